@@ -1,0 +1,37 @@
+# Everything happens in a virtual environment of its own, .venv, made on first use.
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+READY := $(VENV)/.ready
+
+.PHONY: demo test lint learn bench clean
+
+$(READY): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "setting up $(VENV) (a few minutes the first time)"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,jax,numpy,atari,record,dev]'
+	@touch $@
+
+demo: $(READY)
+	@rm -rf runs/demo
+	$(BIN)/cavalcade train ppo CartPole-v1 --steps 200000 --target 475 --seed 1 --out runs/demo
+	$(BIN)/cavalcade evaluate runs/demo --episodes 100
+	@echo "the curve is runs/demo/curve.png, the policy runs/demo/policy; see it play: $(BIN)/cavalcade play runs/demo"
+
+lint: $(READY)
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+test: lint
+	$(BIN)/pytest -n 2
+
+learn: $(READY)
+	$(BIN)/python benchmarks/learn.py
+
+bench: $(READY)
+	$(BIN)/python benchmarks/run.py
+
+clean:
+	rm -rf $(VENV) runs build *.egg-info

@@ -1,0 +1,249 @@
+"""The command line: cavalcade train | resume | evaluate | play | plot | systems."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+from cavalcade.errors import UserError, nearest
+
+USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, run and trust
+
+  cavalcade train SYSTEM ENV [--steps N] [--seed S] [--out DIR] [--backend torch|jax|numpy] ...
+  cavalcade train CONFIG.json [--out DIR]       the run of a config.json once more
+  cavalcade resume RUN                          go on with a run that was interrupted or killed
+  cavalcade evaluate RUN [--episodes K] [--seed S] [--json]
+  cavalcade play RUN [--out FILE.mp4] [--seed S]
+  cavalcade plot RUN... [--out FILE.png] [--by step|time]
+  cavalcade systems                             what can be trained, with papers
+
+cavalcade train SYSTEM ENV --help lists every setting with its value for that environment."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    if not arguments or arguments[0] in ("-h", "--help", "help"):
+        print(USAGE)
+        return 0
+    name, rest = arguments[0], arguments[1:]
+    try:
+        if name not in COMMANDS:
+            raise UserError(
+                f"There is no command '{name}'; choose one of {', '.join(COMMANDS)}.{nearest(name, COMMANDS)}"
+            )
+        COMMANDS[name](rest)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        print("stopped", file=sys.stderr)
+        return 130
+    except BrokenPipeError:
+        return 0
+    return 0
+
+
+def parse(kind: type, arguments: list[str], prog: str) -> Any:
+    """An instance of the dataclass `kind` from options; an unknown one is refused with the nearest name."""
+    import tyro
+
+    result: Any = tyro.cli(
+        kind,
+        args=arguments,
+        prog=f"cavalcade {prog}",
+        return_unknown_args=True,
+        config=(tyro.conf.OmitArgPrefixes,),
+    )
+    parsed, unknown = result
+    for word in unknown:
+        if word.startswith("-"):
+            options = sorted(_options(kind))
+            raise UserError(f"There is no option '{word.split('=')[0]}'.{nearest(word.split('=')[0], options)}")
+    if unknown:
+        raise UserError(f"'{unknown[0]}' is one word too many; see cavalcade {prog} --help.")
+    return parsed
+
+
+def _options(kind: Any) -> set[str]:
+    found = set()
+    for field in dataclasses.fields(kind):
+        inner = field.type if not isinstance(field.type, str) else None
+        if dataclasses.is_dataclass(inner):
+            found |= _options(inner)
+        else:
+            found.add("--" + field.name.replace("_", "-"))
+    return found
+
+
+def train(arguments: list[str]) -> None:
+    if arguments and arguments[0].endswith(".json"):
+        return _train_again(arguments)
+    words = [a for a in arguments[:2] if not a.startswith("-")]
+    if len(words) < 2:
+        if "--help" in arguments or "-h" in arguments:
+            print(USAGE)
+            return None
+        raise UserError("Say which system and which environment, for example: cavalcade train ppo CartPole-v1.")
+    from cavalcade import systems
+
+    system, environment = words
+    systems.find(system)
+    options, rest = _environment_options(arguments[2:])
+    from cavalcade.experiment import Settings, algorithm_for, probe
+    from cavalcade.training import train as run_training
+
+    defaults = algorithm_for(system, probe(environment, options), {})
+    fields = [
+        ("out", Path | None, None),
+        ("settings", Settings, Settings()),
+        ("algorithm", type(defaults), defaults),
+    ]
+    kind = dataclasses.make_dataclass("Train", fields, frozen=True)
+    given = parse(kind, rest, f"train {system} {environment}")
+    overrides = {**_as_dict(given.settings), **_as_dict(given.algorithm)}
+    run_training(system, environment, out=given.out, options=options, **overrides)
+    return None
+
+
+def _as_dict(config: Any) -> dict:
+    return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
+
+
+def _environment_options(arguments: list[str]) -> tuple[dict, list[str]]:
+    """`--option name=value` (JSON values), given to the environment."""
+    options: dict = {}
+    rest: list[str] = []
+    words = iter(arguments)
+    for word in words:
+        if word != "--option":
+            rest.append(word)
+            continue
+        name, equals, value = next(words, "").partition("=")
+        if not equals:
+            raise UserError("--option takes name=value, for example --option max_episode_steps=200.")
+        try:
+            options[name] = json.loads(value)
+        except json.JSONDecodeError:
+            options[name] = value
+    return options, rest
+
+
+def _train_again(arguments: list[str]) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Again:
+        out: Path | None = None
+
+    path = Path(arguments[0])
+    given = parse(Again, arguments[1:], f"train {path}")
+    try:
+        config = json.loads(path.read_text())
+    except FileNotFoundError:
+        raise UserError(f"There is no file {path}.") from None
+    except ValueError as error:
+        raise UserError(f"{path} is not JSON: {error}.") from None
+    from cavalcade.training import repeat
+
+    try:
+        repeat(config, out=given.out)
+    except KeyError as error:
+        raise UserError(f"{path} is not the config.json of a run: it has no {error}.") from None
+
+
+@dataclasses.dataclass(frozen=True)
+class Nothing:
+    """No options."""
+
+
+def resume(arguments: list[str]) -> None:
+    [path], rest = _positionals(arguments, 1, "resume RUN")
+    parse(Nothing, rest, "resume RUN")
+    from cavalcade.training import resume as run_resume
+
+    run_resume(path)
+
+
+def evaluate(arguments: list[str]) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Evaluate:
+        episodes: int = 100
+        seed: int = 0
+        environment: str | None = None  # another one with the same spaces
+        json: bool = False  # one JSON object instead of a sentence
+
+    [path], rest = _positionals(arguments, 1, "evaluate RUN [--episodes K] [--seed S] [--json]")
+    given = parse(Evaluate, rest, "evaluate RUN")
+    if given.episodes < 1:
+        raise UserError(f"--episodes is {given.episodes}; it has to be at least 1.")
+    from cavalcade.trained import evaluate as judge
+
+    result = judge(path, given.episodes, given.seed, given.environment)
+    if given.json:
+        print(json.dumps(result))
+    else:
+        print(
+            "mean {mean:.2f} (95 % interval {ci_low:.2f} to {ci_high:.2f}), median {median:.2f}, std {std:.2f}, "
+            "min {min:.2f}, max {max:.2f} over {episodes} episodes".format(**result)
+        )
+
+
+def play(arguments: list[str]) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Play:
+        out: Path | None = None  # .mp4 or .gif
+        seed: int = 0
+
+    [path], rest = _positionals(arguments, 1, "play RUN [--out FILE.mp4] [--seed S]")
+    given = parse(Play, rest, "play RUN")
+    from cavalcade.trained import play as film
+
+    video, total = film(path, given.out, given.seed)
+    print(f"return {total:.1f}, film in {video}")
+
+
+def plot(arguments: list[str]) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Plot:
+        out: Path = Path("curves.png")
+        by: str = "step"  # step, time
+
+    paths, rest = _positionals(arguments, 0, "plot RUN... [--out FILE.png] [--by step|time]")
+    given = parse(Plot, rest, "plot RUN...")
+    from cavalcade.plotting import draw_runs
+
+    draw_runs([Path(path) for path in paths], given.out, given.by)
+    print(f"drawn in {given.out}")
+
+
+def list_systems(arguments: list[str]) -> None:
+    from cavalcade.systems import SYSTEMS
+
+    for name, system in SYSTEMS.items():
+        print(f"{name:<12} {system.algorithm} under {system.architecture}: {system.about}\n{'':<12} {system.paper}")
+
+
+def _positionals(arguments: list[str], count: int, usage: str) -> tuple[list[str], list[str]]:
+    """The leading words and the options after them; `count` 0 takes one or more."""
+    words = []
+    for argument in arguments:
+        if argument.startswith("-"):
+            break
+        words.append(argument)
+    if "--help" in arguments or "-h" in arguments:
+        return words or [""] * max(count, 1), arguments[len(words) :]
+    if len(words) != count and (count or not words):
+        raise UserError(f"Usage: cavalcade {usage}")
+    return words, arguments[len(words) :]
+
+
+COMMANDS = {
+    "train": train,
+    "resume": resume,
+    "evaluate": evaluate,
+    "play": play,
+    "plot": plot,
+    "systems": list_systems,
+}
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,131 @@
+"""Workers that act: environments, the policy, its memory and the adder, in one loop."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cavalcade import adders, tree
+from cavalcade.algorithm import Clock
+from cavalcade.envs.vector import Environments
+from cavalcade.experience import Experience, Unroll
+from cavalcade.policy import Policy
+from cavalcade.stopwatch import Stopwatch
+from cavalcade.table import Table
+
+
+class EnvLoop:
+    """Worker: one step of all its environments at a time, into a table.
+
+    It reserves room before it acts: an unroll starts only when the table can take it, and then with the newest
+    parameters. With a queue of one batch that is lock step, and on-policy algorithms are exact.
+    """
+
+    def __init__(
+        self,
+        policy: Callable[[], Policy],
+        environments: Callable[[int], Environments],
+        experience: Experience,
+        sink: Table,
+        source: Any,
+        seed: int,
+        actor: int = 0,
+        actors: int = 1,
+    ):
+        self.policy, self.environments = policy(), environments(actor)
+        self.sink, self.source, self.actor, self.actors = sink, source, actor, actors
+        self.rng = np.random.default_rng((seed, 2, actor))
+        model, count = self.policy.model, self.environments.count
+        self.spec, self.count = model.spec, count
+        extras = self.policy.algorithm.extras(self.spec)
+        carry = tree.map(lambda leaf: leaf[0], model.carry(1)) if model.memory else {}
+        self.adder = adders.make(experience.item, self.spec, carry, extras, count)
+        self.in_unrolls = isinstance(experience.item, Unroll)
+        self.obs = self.environments.reset()
+        self.first = np.ones(count, np.bool_)
+        self.carry = model.carry(count)
+        self.outbox: Any = None
+        self.steps = 0  # environment steps so far
+        self.episodes: list[tuple[float, int]] = []
+        self.watch = Stopwatch()
+
+    def step(self) -> bool:
+        if self.outbox is not None and not self._send():
+            return False
+        starting = self.adder.steps == 0
+        if starting and self.in_unrolls and not self.sink.can_insert(self.count):
+            return False
+        self.watch.start()
+        policy = self.policy
+        if starting and (newer := self.source.latest(policy.version)):
+            policy.load(newer[1], newer[2], newer[0])
+        clock = Clock(self.steps * self.actors, self.actor, self.actors)
+        noise = policy.algorithm.noise(self.spec, self.rng, self.count, clock)
+        action, extras, carry = policy.act(self.obs, self.carry, self.first, noise)
+        self.watch.lap("acting")
+        step = self.environments.step(action)
+        self.watch.lap("environment")
+        self.outbox = self.adder.add(self.obs, self.first, action, extras, self.carry, step)
+        self.obs, self.first, self.carry = step.observation, step.first, carry
+        self.steps += self.count
+        if step.episodes:
+            self.episodes.extend((episode.total, episode.length) for episode in step.episodes)
+        if self.outbox is not None:
+            self._send()
+        self.watch.lap("storing")
+        return True
+
+    def _send(self) -> bool:
+        if not self.sink.insert(self.outbox, self.policy.version):
+            return False
+        self.outbox = None
+        return True
+
+    def account(self) -> str:
+        waiting = "holds items the table will not take yet" if self.outbox is not None else "waits for room"
+        return f"{waiting}; {self.steps} environment steps done"
+
+    def report(self) -> dict:
+        episodes, self.episodes = self.episodes, []
+        return {
+            "steps": self.steps,
+            "episodes": episodes,
+            "steps_left_out": self.adder.left_out,
+            "seconds": self.watch.drain(),
+        }
+
+    def state(self) -> dict:
+        return {
+            "rng": self.rng.bit_generator.state,
+            "adder": self.adder.state(),
+            "environments": self.environments.state(),
+            "obs": tree.map(np.copy, self.obs),
+            "first": self.first.copy(),
+            "carry": tree.map(np.copy, self.carry) if self.carry else {},
+            "outbox": {} if self.outbox is None else tree.map(np.copy, self.outbox),
+            "steps": self.steps,
+            "episodes": [list(episode) for episode in self.episodes],
+            "policy": {"vector": self.policy.vector.copy(), "statistics": self.policy.statistics},
+            "version": self.policy.version,
+        }
+
+    def restore(self, state: dict) -> str:
+        self.rng.bit_generator.state = state["rng"]
+        self.steps = state["steps"]
+        self.episodes = [(total, length) for total, length in state["episodes"]]
+        kept = state["policy"]
+        self.policy.load(kept["vector"], tree.map(np.copy, kept["statistics"]), state["version"])
+        self.outbox = state["outbox"] or None
+        self.environments.restore(state["environments"])
+        if self.environments.resume == "replayed":
+            self.adder.restore(state["adder"])
+            self.obs, self.first, self.carry = state["obs"], np.copy(state["first"]), state["carry"]
+            return "environments replayed, the run goes on exactly"
+        # new episodes: what was under way is dropped, so that no item joins two episodes
+        self.obs = self.environments.reset()
+        self.first = np.ones(self.count, np.bool_)
+        self.carry = self.policy.model.carry(self.count)
+        return "environments cannot be saved and were restarted at an episode boundary"
+
+    def close(self) -> None:
+        self.environments.close()

@@ -1,0 +1,53 @@
+"""A2C: the advantage actor-critic of A3C (Mnih 2016) in lock step.
+
+R_t = r_t + ... + discount^n V(s_{t+n}),
+loss = -log pi(a|s) (R - V) + value_cost / 2 (R - V)^2 - entropy_cost H(pi).
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cavalcade.algorithm import Forward
+from cavalcade.algorithms.actor_critic import ActorCritic, policy_of, time_major
+from cavalcade.ops.losses import weighted_mean
+from cavalcade.ops.returns import gae
+from cavalcade.specs import EnvSpec
+from cavalcade.tree import Tree, take
+
+
+@dataclass(frozen=True)
+class A2C(ActorCritic):
+    gae_lambda: float = 1.0  # 1 gives the n-step returns of the paper
+    unroll: int = 8  # t_max is 5 in the paper
+    optimiser_name: str = "rmsprop"
+    learning_rate: float = 7e-4
+    normalise_advantages: bool = False
+
+    def updates(self, steps: int, environments: int) -> int:
+        return steps // (self.unroll * environments)
+
+    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> Tree:
+        return items
+
+    def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
+        return np.arange(items)[None]
+
+    def loss(self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree) -> tuple[Any, dict]:
+        unroll, carry = time_major(xp, samples)
+        outputs = forward(unroll["obs"], carry, unroll["first"])
+        values = outputs["value"][..., 0]  # [T + 1, B]
+        step = take(unroll, slice(-1))  # [T, B]
+        reward, valid = self.rewards(xp, step["reward"]), step["valid"]
+        advantage = gae(xp, reward, step["discount"], values, valid, self.gae_lambda)
+        goal = advantage + xp.stop_gradient(values[:-1])  # the return R
+        if self.normalise_advantages:
+            centred = advantage - weighted_mean(xp, advantage, valid)
+            advantage = centred / (xp.sqrt(weighted_mean(xp, xp.square(centred), valid)) + 1e-8)
+        policy = policy_of(xp, spec, outputs["policy"][:-1], step["obs"])
+        policy_loss = -weighted_mean(xp, policy.log_prob(step["action"]) * advantage, valid)
+        value_loss = 0.5 * weighted_mean(xp, xp.square(goal - values[:-1]), valid)
+        entropy = weighted_mean(xp, policy.entropy(), valid)
+        loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
+        return loss, {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}

@@ -1,0 +1,98 @@
+"""What the actor-critics share: a policy and a value over one observation, acting by sampling the policy."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cavalcade.algorithm import Clock
+from cavalcade.experience import Experience, Queue, Unroll
+from cavalcade.model import Model, build
+from cavalcade.networks import Network, Torso, gaussian, linear
+from cavalcade.ops import distributions
+from cavalcade.optimiser import Optimiser
+from cavalcade.specs import MASK, EnvSpec
+from cavalcade.tree import Tree, map
+
+
+@dataclass(frozen=True)
+class ActorCritic:
+    discount: float = 0.99  # per environment step
+    gae_lambda: float = 0.95
+    unroll: int = 128  # steps of each environment per update
+    value_cost: float = 1.0  # times half the squared error
+    entropy_cost: float = 0.0
+    optimiser_name: str = "adam"
+    learning_rate: float = 1e-3
+    optimiser_epsilon: float = 1e-5
+    optimiser_decay: float = 0.99  # rmsprop
+    max_gradient_norm: float = 0.5
+    anneal: bool = True  # learning rate falls linearly to zero over the run
+    normalise_advantages: bool = True
+    normalise_observations: bool = False
+    normalise_rewards: bool = False
+    clip_rewards: bool = False  # to [-1, 1], as on Atari
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"
+    convolution: str = "nature"
+    shared: bool = False  # one torso for policy and value; always so for images and with memory
+    memory: int = 0  # size of the LSTM; 0 is feed-forward
+
+    reuse = "once"
+    acts_by = "policy"
+    target_period = 0
+
+    def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
+        heads = {
+            "policy": lambda features: policy_head(spec, features),
+            "value": lambda features: linear(features, 1, "orthogonal"),
+        }
+        torso = Torso(self.hidden, self.activation, self.convolution, "orthogonal")
+        return build(spec, torso, heads, self.shared, self.memory, self.normalise_observations, network)
+
+    def experience(self) -> Experience:
+        return Experience(Unroll(self.unroll, self.discount), Queue(), 0)
+
+    def optimiser(self, updates: int) -> Optimiser:
+        return Optimiser(
+            self.optimiser_name,
+            self.learning_rate,
+            self.optimiser_epsilon,
+            self.optimiser_decay,
+            self.max_gradient_norm,
+            horizon=updates if self.anneal else 0,
+        )
+
+    def extras(self, spec: EnvSpec) -> Tree:
+        return {"behaviour": np.zeros(distributions.parameter_count(spec.action), np.float32)}
+
+    def noise(self, spec: EnvSpec, rng: np.random.Generator, count: int, clock: Clock) -> Tree:
+        return {"action": distributions.draw_noise(spec.action, rng, count)}
+
+    def act(self, xp: Any, spec: EnvSpec, outputs: dict, obs: Tree, noise: Tree | None) -> tuple[Any, Tree]:
+        """With what the policy's distribution was, from which the learner knows how likely the action was."""
+        policy = policy_of(xp, spec, outputs["policy"], obs)
+        if noise is None:
+            return policy.mode(), {}
+        return policy.sample(noise["action"]), {"behaviour": outputs["policy"]}
+
+    def rewards(self, xp: Any, reward: Any) -> Any:
+        return xp.clip(reward, -1.0, 1.0) if self.clip_rewards else reward
+
+
+def policy_head(spec: EnvSpec, features: int) -> Network:
+    size = distributions.parameter_count(spec.action)
+    if spec.action.kind == "box":
+        return gaussian(features, size // 2)
+    return linear(features, size, "orthogonal", 0.01)  # nearly uniform at first
+
+
+def policy_of(xp: Any, spec: EnvSpec, parameters: Any, obs: Tree) -> Any:
+    """The distribution over legal actions."""
+    return distributions.make(xp, spec.action, parameters, obs[MASK] if spec.masked else None)
+
+
+def time_major(xp: Any, items: Tree) -> tuple[Tree, Tree | None]:
+    """Items [B, T + 1, ...] as an unroll [T + 1, B, ...], and the carry [B, ...] before it."""
+    rows = {name: leaf for name, leaf in items.items() if name != "carry"}
+    return map(lambda leaf: xp.swapaxes(leaf, 0, 1), rows), items.get("carry")

@@ -1,0 +1,65 @@
+"""What computes on arrays: one class per deep-learning library, loaded only when asked for.
+
+A backend offers two things.
+`xp` is an array namespace (the array API standard as far as the losses need it) with the few functions the
+standard lacks: `linear`, `conv2d`, `max_pool`, `relu`, `sigmoid`, `log_softmax`, `pick`, `rows`, `one_hot`,
+`stop_gradient`, `no_gradient`, `scan`. Networks, ops and losses are written once against it.
+The methods of `Backend` are what a learner needs around a loss: gradients, an optimiser, compilation.
+Parameters are one flat float32 vector everywhere; networks see it as a tree of views.
+"""
+
+import importlib
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import numpy as np
+
+from cavalcade.errors import UserError, nearest
+from cavalcade.optimiser import Optimiser
+from cavalcade.tree import Layout, Tree
+
+NAMES = ("torch", "jax", "numpy")
+
+
+class Backend(Protocol):
+    name: str
+    xp: Any
+
+    def vector(self, array: np.ndarray) -> Any:
+        """A parameter vector this backend owns and may change in place."""
+
+    def views(self, vector: Any, layout: Layout) -> Tree:
+        """The vector seen as the tree of arrays that networks read."""
+
+    def differentiate(self, loss: Callable, layout: Layout) -> Callable:
+        """`loss(tree, *args) -> scalar, aux` becomes `f(vector, *args) -> gradient vector, aux`."""
+
+    def optimiser(self, settings: Optimiser) -> Any:
+        """An object with `init(vector) -> state` and `update(gradient, state, vector) -> vector, state`."""
+
+    def assign(self, target: Any, source: Any, now: Any) -> Any:
+        """`source` where `now` is true, else `target`; in place where the backend works in place."""
+
+    def scan_updates(self, step: Callable, state: Any, indices: Any) -> tuple[Any, Any]:
+        """Fold `step(state, index) -> state, row` over the rows of `indices`; gives the state and the stacked rows."""
+
+    def compile(self, function: Callable) -> Callable: ...
+
+    def load(self, current: Tree, arrays: Tree) -> Tree:
+        """Stored arrays in the place of the current ones."""
+
+    def from_numpy(self, arrays: Tree) -> Tree: ...
+
+    def to_numpy(self, arrays: Tree) -> Tree: ...
+
+
+def load(name: str, threads: int = 0) -> Backend:
+    """The backend of this name, computing with `threads` threads; 0 leaves the library's own choice."""
+    if name not in NAMES:
+        raise UserError(f"There is no backend '{name}'; choose one of {', '.join(NAMES)}.{nearest(name, NAMES)}")
+    try:
+        return importlib.import_module(f"cavalcade.backends.{name}_backend").create(threads)
+    except ImportError as error:
+        raise UserError(
+            f"The backend '{name}' needs {error.name}; install it with pip install 'cavalcade[{name}]'."
+        ) from error

@@ -1,0 +1,162 @@
+"""JAX: everything a learner does with one batch is compiled as one call, epochs and minibatches included."""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+from cavalcade import tree
+from cavalcade.optimiser import Optimiser
+
+_STANDARD = [
+    "abs",
+    "all",
+    "any",
+    "arange",
+    "argmax",
+    "broadcast_to",
+    "clip",
+    "cumsum",
+    "exp",
+    "expand_dims",
+    "expm1",
+    "flip",
+    "floor",
+    "full_like",
+    "isfinite",
+    "log",
+    "log1p",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "max",
+    "maximum",
+    "mean",
+    "minimum",
+    "moveaxis",
+    "ones",
+    "ones_like",
+    "permute_dims",
+    "prod",
+    "reshape",
+    "sign",
+    "sqrt",
+    "square",
+    "stack",
+    "sum",
+    "swapaxes",
+    "tanh",
+    "where",
+    "zeros",
+    "zeros_like",
+    "float32",
+    "int64",
+    "bool",
+    "concat",
+    "astype",
+    "asarray",
+]
+
+
+def _conv2d(x: Any, weight: Any, bias: Any, stride: int, padding: int = 0) -> Any:
+    edges = [(padding, padding)] * 2
+    return jax.lax.conv_general_dilated(x, weight, (stride, stride), edges) + bias[:, None, None]
+
+
+def _max_pool(x: Any, size: int, stride: int, padding: int) -> Any:
+    edges = ((0, 0), (0, 0), (padding, padding), (padding, padding))
+    return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, size, size), (1, 1, stride, stride), edges)
+
+
+def _namespace() -> SimpleNamespace:
+    xp = SimpleNamespace(**{name: getattr(jnp, name) for name in _STANDARD})
+    xp.name = "jax"
+    xp.relu, xp.sigmoid, xp.softplus = jax.nn.relu, jax.nn.sigmoid, jax.nn.softplus
+    xp.linear = lambda x, weight, bias: x @ weight + bias
+    xp.one_hot = lambda index, count: jax.nn.one_hot(index, count, dtype=jnp.float32)
+    xp.stop_gradient = jax.lax.stop_gradient
+    xp.rows = lambda x, index: jnp.take(x, index, axis=0)
+    xp.no_gradient = lambda function, *args: jax.lax.stop_gradient(function(*args))
+    xp.log_softmax = jax.nn.log_softmax
+    xp.pick = lambda x, index: jnp.take_along_axis(x, index[..., None], -1)[..., 0]
+    xp.scan = lambda step, carry, xs, reverse=False: jax.lax.scan(
+        lambda c, row: step(c, *row), carry, xs, reverse=reverse
+    )
+    xp.conv2d, xp.max_pool = _conv2d, _max_pool
+    return xp
+
+
+class JaxBackend:
+    name = "jax"
+
+    def __init__(self) -> None:
+        self.xp = _namespace()
+
+    def vector(self, array: np.ndarray) -> Any:
+        return jnp.array(array, jnp.float32)
+
+    def views(self, vector: Any, layout: tree.Layout) -> tree.Tree:
+        return layout.unflatten(vector)
+
+    def differentiate(self, loss: Callable, layout: tree.Layout) -> Callable:
+        with_aux = jax.grad(loss, has_aux=True)
+
+        def gradient(vector: Any, *args: Any) -> tuple[Any, Any]:
+            parts, aux = with_aux(layout.unflatten(vector), *args)
+            return jnp.concatenate([part.reshape(-1) for _, part in tree.named(parts)]), aux
+
+        return gradient
+
+    def optimiser(self, settings: Optimiser) -> "JaxOptimiser":
+        return JaxOptimiser(settings)
+
+    def assign(self, target: Any, source: Any, now: Any) -> Any:
+        return jnp.where(now, source, target)
+
+    def scan_updates(self, step: Callable, state: Any, indices: Any) -> tuple[Any, Any]:
+        few = len(indices) if len(indices) <= 4 else 1  # a loop costs more than it saves for a few small updates
+        return jax.lax.scan(step, state, indices, unroll=few)
+
+    def compile(self, function: Callable) -> Callable:
+        return jax.jit(function)
+
+    def load(self, current: tree.Tree, arrays: tree.Tree) -> tree.Tree:
+        return tree.map(lambda _, array: jnp.array(array), current, arrays)
+
+    def from_numpy(self, arrays: tree.Tree) -> tree.Tree:
+        return arrays  # a compiled call takes NumPy arrays as they are
+
+    def to_numpy(self, arrays: tree.Tree) -> tree.Tree:
+        return tree.map(np.asarray, arrays)
+
+
+class JaxOptimiser:
+    """optax on one vector; its state is kept as a plain tree so that it can be stored."""
+
+    def __init__(self, settings: Optimiser):
+        s = settings
+        rate: Any = optax.linear_schedule(s.learning_rate, 0.0, s.horizon) if s.horizon else s.learning_rate
+        self.library = {
+            "adam": lambda: optax.adam(rate, eps=s.epsilon),
+            "rmsprop": lambda: optax.rmsprop(rate, decay=s.decay, eps=s.epsilon, eps_in_sqrt=False),
+            "sgd": lambda: optax.sgd(rate),
+        }[s.name]()
+        self.structure: Any = None
+
+    def init(self, vector: Any) -> dict:
+        leaves, self.structure = jax.tree.flatten(self.library.init(vector))
+        return {str(i): leaf for i, leaf in enumerate(leaves)}
+
+    def update(self, gradient: Any, state: dict, vector: Any) -> tuple[Any, dict]:
+        library_state = jax.tree.unflatten(self.structure, [state[str(i)] for i in range(len(state))])
+        moves, library_state = self.library.update(gradient, library_state, vector)
+        leaves = jax.tree.leaves(library_state)
+        return optax.apply_updates(vector, moves), {str(i): leaf for i, leaf in enumerate(leaves)}
+
+
+def create(threads: int) -> JaxBackend:
+    return JaxBackend()

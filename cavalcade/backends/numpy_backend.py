@@ -1,0 +1,254 @@
+"""NumPy: the namespace small policies act in, and, through `autograd`, a learner that imports no framework.
+
+Two namespaces share one text: `acting` is plain NumPy; `learning` is autograd's NumPy, which records gradients.
+"""
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+from cavalcade import tree
+from cavalcade.optimiser import Optimiser
+
+_PLAIN = [
+    "abs",
+    "all",
+    "any",
+    "arange",
+    "argmax",
+    "broadcast_to",
+    "clip",
+    "cumsum",
+    "exp",
+    "expand_dims",
+    "expm1",
+    "flip",
+    "floor",
+    "full_like",
+    "isfinite",
+    "log",
+    "log1p",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "max",
+    "maximum",
+    "mean",
+    "minimum",
+    "moveaxis",
+    "ones",
+    "ones_like",
+    "prod",
+    "reshape",
+    "sign",
+    "sqrt",
+    "square",
+    "stack",
+    "sum",
+    "swapaxes",
+    "tanh",
+    "where",
+    "zeros",
+    "zeros_like",
+    "float32",
+    "int64",
+]
+
+
+def _namespace(np_like: Any) -> SimpleNamespace:
+    """The facade over `numpy` or `autograd.numpy`."""
+    n = np_like
+    xp = SimpleNamespace(**{name: getattr(n, name) for name in _PLAIN})
+    xp.name = "numpy"
+    xp.bool = np.bool_
+    xp.asarray = np.asarray
+    xp.concat = lambda arrays, axis=0: n.concatenate(arrays, axis)
+    xp.permute_dims = n.transpose
+    xp.astype = lambda x, dtype: x.astype(dtype)
+    xp.relu = lambda x: n.maximum(x, 0)
+    xp.sigmoid = lambda x: 0.5 * (n.tanh(0.5 * x) + 1.0)
+    xp.softplus = lambda x: n.logaddexp(x, 0.0)
+    xp.linear = lambda x, weight, bias: n.dot(x, weight) + bias
+    xp.rows = lambda x, index: x[index]
+    xp.one_hot = lambda index, count: np.eye(count, dtype=np.float32)[np.asarray(index)]
+    xp.stop_gradient = lambda x: getattr(x, "_value", x)
+
+    def log_softmax(x: Any) -> Any:
+        shifted = x - xp.stop_gradient(n.max(x, axis=-1, keepdims=True))
+        return shifted - n.log(n.sum(n.exp(shifted), axis=-1, keepdims=True))
+
+    def pick(x: Any, index: Any) -> Any:
+        """x[..., index] for an index per leading position."""
+        flat = n.reshape(x, (-1, x.shape[-1]))
+        chosen = flat[np.arange(flat.shape[0]), np.reshape(index, -1)]
+        return n.reshape(chosen, np.shape(index))
+
+    def scan(step: Callable, carry: Any, xs: tuple, reverse: bool = False) -> tuple[Any, Any]:
+        outputs = []
+        for t in range(len(xs[0]))[:: -1 if reverse else 1]:
+            carry, output = step(carry, *(x[t] for x in xs))
+            outputs.append(output)
+        return carry, n.stack(outputs[::-1] if reverse else outputs)
+
+    def conv2d(x: Any, weight: Any, bias: Any, stride: int, padding: int = 0) -> Any:
+        """x [N, C, H, W], weight [O, C, K, K] -> [N, O, H', W'], as one matrix product over patches."""
+        size = weight.shape[-1]
+        columns, (height, width) = xp.patches(x, size, stride, padding)  # [N, H', W', C*K*K]
+        flat = n.dot(columns, n.transpose(n.reshape(weight, (weight.shape[0], -1)))) + bias
+        return n.transpose(n.reshape(flat, (x.shape[0], height, width, -1)), (0, 3, 1, 2))
+
+    def max_pool(x: Any, size: int, stride: int, padding: int) -> Any:
+        """x [N, C, H, W]; padding counts as minus infinity."""
+        batch, channels, *_ = x.shape
+        low = -1e30
+        columns, (height, width) = xp.patches(x, size, stride, padding, low)
+        columns = n.reshape(columns, (batch, height, width, channels, size * size))
+        return n.transpose(n.max(columns, axis=-1), (0, 3, 1, 2))
+
+    def no_gradient(function: Callable, *args: Any) -> Any:
+        return tree.map(xp.stop_gradient, function(*args))
+
+    xp.no_gradient = no_gradient
+    xp.log_softmax, xp.pick, xp.scan, xp.conv2d, xp.max_pool = log_softmax, pick, scan, conv2d, max_pool
+    xp.patches = _patches
+    return xp
+
+
+def _patches(x: Any, size: int, stride: int, padding: int, fill: float = 0.0) -> tuple[Any, tuple[int, int]]:
+    """[N, C, H, W] -> ([N, H', W', C*size*size], (H', W'))."""
+    if padding:
+        edges = ((0, 0), (0, 0), (padding, padding), (padding, padding))
+        x = np.pad(x, edges, constant_values=fill)
+    windows = np.lib.stride_tricks.sliding_window_view(x, (size, size), axis=(2, 3))[:, :, ::stride, ::stride]
+    batch, _, height, width = windows.shape[:4]
+    return windows.transpose(0, 2, 3, 1, 4, 5).reshape(batch, height, width, -1), (height, width)
+
+
+def _patches_gradient(gradient: np.ndarray, shape: tuple, size: int, stride: int, padding: int) -> np.ndarray:
+    batch, channels, rows, columns = shape
+    padded = np.zeros((batch, channels, rows + 2 * padding, columns + 2 * padding), gradient.dtype)
+    _, height, width, _ = gradient.shape
+    cells = gradient.reshape(batch, height, width, channels, size, size).transpose(0, 3, 1, 2, 4, 5)
+    for i in range(size):
+        for j in range(size):
+            rows_ij = slice(i, i + stride * height, stride)
+            columns_ij = slice(j, j + stride * width, stride)
+            padded[:, :, rows_ij, columns_ij] += cells[..., i, j]
+    return padded[:, :, padding : padding + rows, padding : padding + columns]
+
+
+def _linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
+    y = np.dot(x, weight)
+    y += bias  # nothing records this, so no second array is needed
+    return y
+
+
+acting = _namespace(np)
+acting.linear = _linear
+
+
+class NumpyBackend:
+    name = "numpy"
+
+    def __init__(self) -> None:
+        import autograd
+        import autograd.numpy as recorded
+        from autograd.extend import defvjp, primitive
+
+        columns_of = primitive(lambda x, *sizes: _patches(x, *sizes)[0])
+        defvjp(
+            columns_of,
+            lambda _, x, *sizes: lambda gradient: _patches_gradient(gradient, np.shape(x), *sizes[:3]),
+            argnums=(0,),
+        )
+
+        def patches(x: Any, size: int, stride: int, padding: int, fill: float = 0.0) -> tuple:
+            columns = columns_of(x, size, stride, padding, fill)
+            return columns, columns.shape[1:3]
+
+        self.xp = _namespace(recorded)
+        self.xp.patches = patches
+        self._autograd = autograd
+
+    def vector(self, array: np.ndarray) -> np.ndarray:
+        return np.array(array, np.float32)
+
+    def views(self, vector: np.ndarray, layout: tree.Layout) -> tree.Tree:
+        return layout.unflatten(vector)
+
+    def differentiate(self, loss: Callable, layout: tree.Layout) -> Callable:
+        make_vjp = self._autograd.make_vjp
+
+        def gradient(vector: np.ndarray, *args: Any) -> tuple[np.ndarray, Any]:
+            aux = {}
+
+            def scalar(leaves: list) -> Any:
+                nest = tree.from_named(dict(zip(layout.paths, leaves)))
+                value, aux["value"] = loss(nest, *args)
+                return value
+
+            leaves = [leaf for _, leaf in tree.named(layout.unflatten(vector))]
+            backward, _ = make_vjp(scalar)(leaves)
+            flat = [np.asarray(leaf, np.float32).reshape(-1) for leaf in backward(np.float32(1.0))]
+            return np.concatenate(flat), tree.map(self.xp.stop_gradient, aux["value"])
+
+        return gradient
+
+    def optimiser(self, settings: Optimiser) -> "NumpyOptimiser":
+        return NumpyOptimiser(settings)
+
+    def assign(self, target: np.ndarray, source: np.ndarray, now: Any) -> np.ndarray:
+        return source.copy() if now else target
+
+    def scan_updates(self, step: Callable, state: Any, indices: np.ndarray) -> tuple[Any, Any]:
+        rows = []
+        for index in indices:
+            state, metrics = step(state, index)
+            rows.append(metrics)
+        return state, np.stack(rows)
+
+    def compile(self, function: Callable) -> Callable:
+        return function
+
+    def load(self, current: tree.Tree, arrays: tree.Tree) -> tree.Tree:
+        return tree.map(lambda _, array: np.copy(array), current, arrays)
+
+    def from_numpy(self, arrays: tree.Tree) -> tree.Tree:
+        return arrays
+
+    def to_numpy(self, arrays: tree.Tree) -> tree.Tree:
+        return tree.map(np.asarray, arrays)
+
+
+class NumpyOptimiser:
+    """Adam (Kingma 2015), RMSProp and SGD with the arithmetic of torch.optim, on one vector."""
+
+    def __init__(self, settings: Optimiser):
+        self.settings = settings
+
+    def init(self, vector: np.ndarray) -> dict:
+        kept = {"adam": ("mean", "square"), "rmsprop": ("square",), "sgd": ()}[self.settings.name]
+        return {"count": np.zeros((), np.int64), **{name: np.zeros_like(vector) for name in kept}}
+
+    def update(self, gradient: np.ndarray, state: dict, vector: np.ndarray) -> tuple[np.ndarray, dict]:
+        s, count = self.settings, state["count"] + 1
+        rate = s.learning_rate * (max(0.0, 1.0 - (int(count) - 1) / s.horizon) if s.horizon else 1.0)
+        if s.name == "adam":
+            mean = 0.9 * state["mean"] + 0.1 * gradient
+            square = 0.999 * state["square"] + 0.001 * gradient * gradient
+            root = np.sqrt(square / (1.0 - 0.999 ** float(count))) + s.epsilon
+            move = mean / (1.0 - 0.9 ** float(count)) / root
+            kept = {"mean": mean, "square": square}
+        elif s.name == "rmsprop":
+            square = s.decay * state["square"] + (1.0 - s.decay) * gradient * gradient
+            move = gradient / (np.sqrt(square) + s.epsilon)
+            kept = {"square": square}
+        else:
+            move, kept = gradient, {}
+        return (vector - rate * move).astype(np.float32), {"count": count, **kept}
+
+
+def create(threads: int) -> NumpyBackend:
+    return NumpyBackend()  # NumPy's threads are set by OMP_NUM_THREADS before it is imported

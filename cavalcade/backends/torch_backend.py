@@ -1,0 +1,240 @@
+"""PyTorch: eager, functional, one flat parameter vector.
+
+On a CPU small networks are dominated by the cost of each call, so gradients are taken with respect to
+persistent views of the vector, and clipping and the optimiser see one tensor instead of a dozen.
+"""
+
+import warnings
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import array_api_compat.torch as standard
+import numpy as np
+import optree
+import torch
+import torch.nn.functional as F
+from torch.optim.adam import adam
+from torch.optim.rmsprop import rmsprop
+from torch.optim.sgd import sgd
+
+from cavalcade import tree
+from cavalcade.optimiser import Optimiser
+
+_STANDARD = [
+    "abs",
+    "all",
+    "any",
+    "arange",
+    "broadcast_to",
+    "cumsum",
+    "exp",
+    "expand_dims",
+    "expm1",
+    "flip",
+    "floor",
+    "full_like",
+    "isfinite",
+    "log",
+    "log1p",
+    "logical_and",
+    "logical_not",
+    "logical_or",
+    "maximum",
+    "minimum",
+    "moveaxis",
+    "ones",
+    "ones_like",
+    "permute_dims",
+    "prod",
+    "reshape",
+    "sign",
+    "sqrt",
+    "square",
+    "stack",
+    "tanh",
+    "where",
+    "zeros",
+    "zeros_like",
+    "float32",
+    "int64",
+    "bool",
+    "concat",
+]
+
+
+def _scan(step: Callable, carry: Any, xs: tuple, reverse: bool = False) -> tuple[Any, Any]:
+    rows = list(zip(*(torch.unbind(x) for x in xs)))
+    outputs = []
+    for row in reversed(rows) if reverse else rows:
+        carry, output = step(carry, *row)
+        outputs.append(output)
+    return carry, torch.stack(outputs[::-1] if reverse else outputs)
+
+
+def _conv2d(x: Any, weight: Any, bias: Any, stride: int, padding: int = 0) -> Any:
+    # channels-last is 1.4 times faster on CPU for the networks used here
+    return F.conv2d(x.contiguous(memory_format=torch.channels_last), weight, bias, stride, padding)
+
+
+def _no_gradient(function: Callable, *args: Any) -> Any:
+    with torch.no_grad():
+        return function(*args)
+
+
+def _namespace() -> SimpleNamespace:
+    xp = SimpleNamespace(**{name: getattr(standard, name) for name in _STANDARD})
+    xp.name = "torch"
+    # torch's own functions take `axis` and `keepdims` and skip the wrappers of the compatibility layer
+    xp.sum, xp.mean, xp.max, xp.argmax, xp.clip = torch.sum, torch.mean, torch.amax, torch.argmax, torch.clamp
+    xp.swapaxes = torch.swapaxes
+    xp.rows = lambda x, index: torch.index_select(x, 0, index)
+    xp.asarray = torch.as_tensor
+    xp.astype = lambda x, dtype: x.to(dtype)
+    xp.relu, xp.sigmoid, xp.softplus = torch.relu, torch.sigmoid, F.softplus
+    xp.linear = lambda x, weight, bias: torch.addmm(bias, x, weight)
+    xp.one_hot = lambda index, count: F.one_hot(index.long(), count).to(torch.float32)
+    xp.stop_gradient = lambda x: x.detach()
+    xp.log_softmax = lambda x: torch.log_softmax(x, -1)
+    xp.pick = lambda x, index: torch.gather(x, -1, index.long()[..., None])[..., 0]
+    xp.max_pool = lambda x, size, stride, padding: F.max_pool2d(x, size, stride, padding)
+    xp.conv2d, xp.scan, xp.no_gradient = _conv2d, _scan, _no_gradient
+    return xp
+
+
+class TorchBackend:
+    name = "torch"
+
+    def __init__(self) -> None:
+        self.xp = _namespace()
+
+    def vector(self, array: np.ndarray) -> torch.Tensor:
+        return torch.tensor(array, dtype=torch.float32)
+
+    def views(self, vector: Any, layout: tree.Layout) -> tree.Tree:
+        """Made once per vector: a vector is changed in place and keeps its memory."""
+        if not hasattr(vector, "views"):
+            vector.views = layout.unflatten(vector.detach())
+        return vector.views
+
+    def differentiate(self, loss: Callable, layout: tree.Layout) -> Callable:
+        def with_leaves(leaves: list, *args: Any) -> tuple[torch.Tensor, Any]:
+            leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+            with torch.enable_grad():
+                value, aux = loss(tree.from_named(dict(zip(layout.paths, leaves))), *args)
+                parts = torch.autograd.grad(value, leaves)
+            return torch.cat([part.reshape(-1) for part in parts]), tree.map(lambda x: x.detach(), aux)
+
+        traced = Traced(with_leaves)
+
+        def gradient(vector: Any, *args: Any) -> tuple[torch.Tensor, Any]:
+            if not hasattr(vector, "leaves"):
+                vector.leaves = [leaf for _, leaf in tree.named(self.views(vector, layout))]
+            return traced(vector.leaves, *args)
+
+        return gradient
+
+    def optimiser(self, settings: Optimiser) -> "TorchOptimiser":
+        return TorchOptimiser(settings)
+
+    def assign(self, target: torch.Tensor, source: torch.Tensor, now: Any) -> torch.Tensor:
+        return target.copy_(source) if now else target
+
+    def scan_updates(self, step: Callable, state: Any, indices: Any) -> tuple[Any, Any]:
+        rows = []
+        for index in torch.unbind(indices):
+            state, metrics = step(state, index)
+            rows.append(metrics)
+        return state, torch.stack(rows)
+
+    def compile(self, function: Callable) -> Callable:
+        return torch.no_grad()(function)
+
+    def load(self, current: tree.Tree, arrays: tree.Tree) -> tree.Tree:
+        def copy(old: Any, array: Any) -> Any:
+            return old.copy_(torch.as_tensor(array)) if isinstance(old, torch.Tensor) else array
+
+        return tree.map(copy, current, arrays)
+
+    def from_numpy(self, arrays: tree.Tree) -> tree.Tree:
+        return tree.map(lambda array: torch.from_numpy(np.require(array, requirements=["C", "W"])), arrays)
+
+    def to_numpy(self, arrays: tree.Tree) -> tree.Tree:
+        return tree.map(lambda x: x.detach().numpy() if isinstance(x, torch.Tensor) else np.asarray(x), arrays)
+
+
+class Traced:
+    """The same calls without the cost of making them: recorded once, then replayed by torch's own interpreter.
+
+    Eager torch spends three quarters of a small gradient in Python and in building its graph. After a warm-up the whole
+    gradient is recorded as one list of operations (make_fx) and replayed (torch.jit), with the same kernels on the same
+    numbers and therefore the same bits. Anything that cannot be recorded goes on eagerly.
+    """
+
+    WARM_UP = 40  # calls with the same shapes; recording costs about a second
+
+    def __init__(self, function: Callable):
+        self.function = function
+        self.calls: dict[Any, int] = {}
+        self.programs: dict[Any, Callable | None] = {}
+
+    def __call__(self, *args: Any) -> Any:
+        flat, structure = optree.tree_flatten(args)
+        shapes = tuple(x.shape for x in flat)
+        program = self.programs.get(shapes)
+        if program is not None:
+            gradient, *metrics = program(*flat)
+            return gradient, dict(zip(self.names, metrics))
+        self.calls[shapes] = self.calls.get(shapes, 0) + 1
+        if self.calls[shapes] == self.WARM_UP:
+            self.programs[shapes] = self._record(flat, structure)
+        return self.function(*args)
+
+    def _record(self, flat: list, structure: Any) -> Callable | None:
+        def run(*leaves: torch.Tensor) -> tuple:
+            gradient, metrics = self.function(*optree.tree_unflatten(structure, leaves))
+            self.names = list(metrics)
+            return gradient, *metrics.values()
+
+        try:
+            from torch.fx.experimental.proxy_tensor import make_fx
+
+            operations = make_fx(run)(*flat)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")  # torch.jit is in maintenance; without it the eager path remains
+                return torch.jit.trace(operations, tuple(flat), check_trace=False)
+        except Exception:
+            return None
+
+
+class TorchOptimiser:
+    """The functions under torch.optim, on one tensor and with their state in the open, so that it can be stored."""
+
+    def __init__(self, settings: Optimiser):
+        self.settings = settings
+
+    def init(self, vector: torch.Tensor) -> dict:
+        kept = {"adam": ("mean", "square"), "rmsprop": ("square",), "sgd": ()}[self.settings.name]
+        return {"count": torch.zeros(()), **{name: torch.zeros_like(vector) for name in kept}}
+
+    def update(self, gradient: torch.Tensor, state: dict, vector: torch.Tensor) -> tuple[torch.Tensor, dict]:
+        s, count = self.settings, state["count"]
+        rate = s.learning_rate * (max(0.0, 1.0 - float(count) / s.horizon) if s.horizon else 1.0)
+        shared: dict[str, Any] = {"weight_decay": 0.0, "maximize": False, "lr": rate}
+        if s.name == "adam":
+            shared |= {"eps": s.epsilon, "beta1": 0.9, "beta2": 0.999, "amsgrad": False, "fused": True}
+            adam([vector], [gradient], [state["mean"]], [state["square"]], [], [count], **shared)
+        elif s.name == "rmsprop":
+            shared |= {"eps": s.epsilon, "alpha": s.decay, "momentum": 0.0, "centered": False}
+            rmsprop([vector], [gradient], [state["square"]], [], [], [count], **shared)
+        else:
+            shared |= {"momentum": 0.0, "dampening": 0.0, "nesterov": False}
+            sgd([vector], [gradient], [None], **shared)
+            count += 1
+        return vector, state
+
+
+def create(threads: int) -> TorchBackend:
+    if threads:
+        torch.set_num_threads(threads)
+    return TorchBackend()

@@ -1,0 +1,49 @@
+"""A user's `torch.nn.Module` in the place of a torso: its parameters join the vector, its code runs as it is."""
+
+from typing import Any
+
+import numpy as np
+import torch
+from torch import nn
+
+from cavalcade import tree
+from cavalcade.errors import UserError
+from cavalcade.networks import Network
+from cavalcade.specs import EnvSpec
+
+
+class Adapted:
+    """Called with a spec, gives a network that takes observations [N, ...] (a tensor, or a nest of them) to [N, features]."""
+
+    def __init__(self, module: nn.Module):
+        if next(module.buffers(), None) is not None:
+            raise UserError(
+                "The module keeps buffers (running statistics); use layers without them, for example LayerNorm."
+            )
+        self.module = module
+
+    def __call__(self, spec: EnvSpec) -> Network:
+        module = self.module
+        try:
+            with torch.no_grad():
+                example = module(tree.map(torch.from_numpy, spec.zeros(2)))
+        except Exception as error:
+            shapes = {path or "observation": leaf.shape for path, leaf in tree.named(spec.observation)}
+            raise UserError(
+                f"The module does not take observations of shape [2, ...] with {shapes}: {error}"
+            ) from error
+        if example.ndim != 2 or example.shape[0] != 2:
+            raise UserError(
+                f"The module gives {tuple(example.shape)} for 2 observations; it has to give [2, features]."
+            )
+        names = {name.replace(".", "/"): name for name, _ in module.named_parameters()}
+        born = {path: module.get_parameter(name).detach().numpy().copy() for path, name in names.items()}
+
+        def init(rng: np.random.Generator) -> tree.Tree:
+            return tree.from_named({path: array.copy() for path, array in born.items()})
+
+        def apply(xp: Any, params: tree.Tree, x: tree.Tree) -> Any:
+            given = {names[path]: leaf for path, leaf in tree.named(params)}
+            return torch.func.functional_call(module, given, (x,))
+
+        return Network(init, apply, int(example.shape[1]), small=False, backend="torch")

@@ -1,0 +1,159 @@
+"""From Gymnasium's observations and infos to trees of arrays, and from our actions to Gymnasium's.
+
+The walk over a space is done once and leaves functions behind, so that a step costs one array creation per
+leaf. Action masks end up in one place whatever their source: under `specs.MASK`, one flat row of 0 and 1
+per choice.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from cavalcade import tree
+from cavalcade.errors import UserError
+from cavalcade.specs import MASK, EnvSpec, Leaf, action_spec, observation_spec
+
+Builder = Callable[[Any], tree.Tree]
+
+
+class Encoder:
+    """The observations of one environment as trees; `info_mask` when its infos say which actions are
+    legal."""
+
+    def __init__(self, name: str, observation: gym.Space, action: gym.Space, info_mask: bool, copy: bool = True):
+        self._space = observation
+        action_leaf = action_spec(action)
+        tree_spec = observation_spec(observation)
+        own_mask = isinstance(tree_spec, dict) and MASK in tree_spec
+        self._info_mask = info_mask and not own_mask
+        self._choices = action_leaf.logits
+        if own_mask or self._info_mask:
+            if action_leaf.kind == "box":
+                raise UserError(
+                    f"The environment '{name}' has a '{MASK}' but Box actions, which cannot be masked; "
+                    f"rename '{MASK}' or use Discrete or MultiDiscrete actions."
+                )
+            mask_leaf = Leaf("multi_binary", (self._choices,), "int8", (2,) * self._choices)
+            content = tree_spec if own_mask else {"observation": tree_spec}
+            tree_spec = {**content, MASK: mask_leaf}
+        self.spec = EnvSpec(name, tree_spec, action_leaf)
+        self._stack = _stacker(observation, self._stack_masks)
+        self._batch = _batcher(observation, self._batch_masks, copy)
+
+    def stack(self, rows: Sequence[Any], infos: Sequence[dict]) -> tree.Tree:
+        """[N, ...] from N observations of single environments; always new arrays."""
+        if self._info_mask:
+            masks = self._stack_masks([info.get(MASK) for info in infos])
+            return {"observation": self._stack(rows), MASK: masks}
+        return self._stack(rows)
+
+    def batch(self, batch: Any, info: dict) -> tree.Tree:
+        """[N, ...] from what a vector environment gave for all N."""
+        if self._info_mask:
+            observation = self._batch(batch)
+            count = len(tree.leaves(observation)[0])
+            masks = self._batch_masks(info[MASK]) if MASK in info else np.zeros((count, self._choices), np.int8)
+            return {"observation": observation, MASK: masks}
+        return self._batch(batch)
+
+    def checked(self, build: Callable[[], tree.Tree]) -> tree.Tree:
+        """The first observation of all, held against the space that promised it."""
+        advice = f"do not fit its observation space {self._space}; make the two agree"
+        try:
+            built = build()
+            shapes = [(name, array.shape[1:]) for name, array in tree.named(built)]
+        except (KeyError, IndexError, TypeError, ValueError) as error:
+            raise UserError(f"The observations of '{self.spec.environment}' {advice} ({error!r}).") from error
+        for (name, leaf), (_, shape) in zip(tree.named(self.spec.observation), shapes):
+            if leaf.shape != shape:
+                part = f"'{name}' has" if name else "they have"
+                raise UserError(f"The observations of '{self.spec.environment}' {advice} ({part} the shape {shape}).")
+        return built
+
+    def _stack_masks(self, masks: Sequence[Any]) -> np.ndarray:
+        if all(isinstance(mask, np.ndarray) and mask.shape == (self._choices,) for mask in masks):
+            return (np.array(masks) != 0).astype(np.int8)
+        return np.stack([self._flat_mask(mask) for mask in masks])
+
+    def _batch_masks(self, masks: Any) -> np.ndarray:
+        if isinstance(masks, tuple):  # a Tuple space: one [N, choices] array for each entry of the action
+            masks = np.concatenate([np.reshape(part, (len(part), -1)) for part in masks], axis=1)
+        return self._stack_masks(list(masks))
+
+    def _flat_mask(self, mask: Any) -> np.ndarray:
+        """[choices] of 0 and 1. MultiDiscrete masks come as one array for each entry; none at all (some
+        environments stop giving masks when an episode ends) means that nothing is legal."""
+        if mask is None:
+            return np.zeros(self._choices, np.int8)
+        parts = mask if isinstance(mask, (tuple, list)) else (mask,)
+        flat = np.concatenate([np.ravel(part) for part in parts]) != 0
+        if len(flat) != self._choices:
+            raise UserError(
+                f"The '{MASK}' of '{self.spec.environment}' has {len(flat)} entries for {self._choices} "
+                "choices; give one entry for each choice."
+            )
+        return flat.astype(np.int8)
+
+
+def _stacker(space: gym.Space, masks: Builder | None = None) -> Builder:
+    """A function from a list of observations of `space` to their tree. `masks` builds a MASK at the top."""
+    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
+        children = _children(space, lambda child: _stacker(child), masks)
+        return lambda rows: {name: build([row[key] for row in rows]) for name, key, build in children}
+    dtype, start = _values(space)
+    if start.any():
+        return lambda rows: np.array(rows, dtype) - start
+    return lambda rows: np.array(rows, dtype)
+
+
+def _batcher(space: gym.Space, masks: Builder | None, copy: bool) -> Builder:
+    """The same for observations that a vector environment already batched."""
+    if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
+        children = _children(space, lambda child: _batcher(child, None, copy), masks)
+        return lambda batch: {name: build(batch[key]) for name, key, build in children}
+    dtype, start = _values(space)
+    if start.any():
+        return lambda batch: np.asarray(batch, dtype) - start
+    return (lambda batch: np.array(batch, dtype)) if copy else (lambda batch: np.asarray(batch, dtype))
+
+
+def _children(space: gym.Space, build: Callable[[gym.Space], Builder], masks: Builder | None) -> list:
+    if isinstance(space, gym.spaces.Tuple):
+        return [(str(index), index, build(child)) for index, child in enumerate(space.spaces)]
+    assert isinstance(space, gym.spaces.Dict)
+    return [
+        (key, key, masks if masks is not None and key == MASK else build(child)) for key, child in space.spaces.items()
+    ]
+
+
+def _values(space: gym.Space) -> tuple[np.dtype, np.ndarray]:
+    leaf = observation_spec(space)
+    start = np.array(leaf.start, np.int64).reshape(leaf.shape) if leaf.start else np.zeros((), np.int64)
+    return np.dtype(leaf.dtype), start
+
+
+class ActionDecoder:
+    """Our actions in the environment's own terms: its `start` added, its bounds kept."""
+
+    def __init__(self, space: gym.Space) -> None:
+        leaf = action_spec(space)
+        self.kind = leaf.kind
+        self.dtype = np.dtype(leaf.dtype)
+        self._start = np.array(leaf.start, np.int64).reshape(leaf.shape) if leaf.start else np.zeros((), int)
+        self._shifted = bool(self._start.any())
+        if isinstance(space, gym.spaces.Box):
+            self._low, self._high = space.low, space.high
+
+    def batch(self, action: np.ndarray) -> np.ndarray:
+        """[N, *action shape]"""
+        if self.kind == "box":  # two ufuncs cost a third of np.clip
+            return np.minimum(np.maximum(action, self._low), self._high).astype(self.dtype, copy=False)
+        action = np.asarray(action, self.dtype)
+        return action + self._start if self._shifted else action
+
+    def rows(self, action: np.ndarray) -> list:
+        """One action for each environment: Python integers where they are discrete, else arrays."""
+        batch = self.batch(action)
+        return batch.tolist() if self.kind == "discrete" else list(batch)

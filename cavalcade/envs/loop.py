@@ -1,0 +1,196 @@
+"""Single environments stepped in a plain loop, whose running episodes can be replayed exactly.
+
+The loop owns the resets: an episode that ends is followed by the next one in the same step, and both the
+final and the first observation are kept. Every episode begins from its own seed, so an environment is
+described completely by which episode it is in and which actions it was given: saving needs no access to its
+insides, and works for any environment that is deterministic given its seed. One that is not is found out by
+comparing observations.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import gymnasium as gym
+import numpy as np
+
+from cavalcade import tree
+from cavalcade.envs.encoding import ActionDecoder, Encoder
+from cavalcade.envs.sentinel import Sentinel
+from cavalcade.envs.vector import Episode, Step, stream_seed
+from cavalcade.errors import UserError
+from cavalcade.specs import MASK
+
+
+class EnvironmentLoop:
+    def __init__(self, envs: Sequence[gym.Env], name: str, seed: int, actor: int = 0) -> None:
+        self._envs = list(envs)
+        self._steppers = [env.step for env in envs]  # bound once: the loop below is the hot path
+        self._seed = (seed, actor)
+        self.count = len(envs)
+        self.resume = "replayed"
+        self.restarted = np.zeros(self.count, bool)
+
+        head = envs[0]
+        for env in envs[1:]:
+            if env.observation_space != head.observation_space or env.action_space != head.action_space:
+                raise UserError(f"The copies of '{name}' have different spaces; make them all the same.")
+        self._decoder = ActionDecoder(head.action_space)
+        self._episode = [-1] * self.count
+        self._taken: list[list] = [[] for _ in envs]  # the actions of the running episode
+        self._total = np.zeros(self.count, np.float64)
+        self._all_false, self._all_true = np.zeros(self.count, bool), np.ones(self.count, bool)
+
+        # Whether infos hold a mask is known only after a reset, so the first episodes begin here; the first
+        # call of `reset` hands them out.
+        started = [self._begin(index) for index in range(self.count)]
+        rows, infos = zip(*started)
+        self._encoder = Encoder(name, head.observation_space, head.action_space, MASK in infos[0])
+        self.spec = self._encoder.spec
+        self._sentinel = Sentinel(self.spec)
+        self._observation = self._encoder.checked(lambda: self._encoder.stack(rows, infos))
+        self._check_first(self._observation)
+        self._unused_reset = True
+
+    def reset(self) -> tree.Tree:
+        if not self._unused_reset:
+            rows, infos = zip(*[self._begin(index) for index in range(self.count)])
+            self._observation = self._encoder.stack(rows, infos)
+            self._check_first(self._observation)
+        self._unused_reset = False
+        return self._observation
+
+    def step(self, action: np.ndarray) -> Step:
+        actions = self._decoder.rows(action)
+        if len(actions) != self.count:
+            raise ValueError(f"{len(actions)} actions for {self.count} environments")
+        # An environment may change an array action in place, so the history keeps its own.
+        kept = actions if self._decoder.kind == "discrete" else [one.copy() for one in actions]
+        results: list[tuple] = []
+        try:
+            for step, one, taken, keep in zip(self._steppers, actions, self._taken, kept):
+                taken.append(keep)
+                results.append(step(one))
+        except Exception as error:
+            error.add_note(f"while stepping '{self.spec.environment}', {self._place(len(results))}")
+            raise
+        rows, rewards, terminated, truncated, infos = zip(*results)
+
+        next_observation = self._encoder.stack(rows, infos)
+        reward = np.array(rewards, np.float64).reshape(self.count)
+        any_ended = True in terminated or True in truncated
+        record = Step(
+            next_observation=next_observation,
+            reward=reward.astype(np.float32),
+            terminated=np.array(terminated, np.bool_) if any_ended else self._all_false.copy(),
+            truncated=np.array(truncated, np.bool_) if any_ended else self._all_false.copy(),
+            valid=self._all_true.copy(),
+            observation=next_observation,
+            first=self._all_false.copy(),
+            episodes=[],
+        )
+        self._sentinel.check_observation(next_observation, self._place)
+        self._sentinel.check_reward(record.reward, self._place)
+        self._sentinel.check_mask(next_observation, record.terminated, self._place)
+        self._total += reward
+        self._unused_reset = False
+        if any_ended:
+            record = self._begin_ended(record, list(rows), list(infos))
+        self._observation = record.observation
+        return record
+
+    def _begin_ended(self, record: Step, rows: list, infos: list) -> Step:
+        """The same step, with the next episode begun wherever one ended."""
+        ended = np.flatnonzero(record.terminated | record.truncated).tolist()
+        for index in ended:
+            record.episodes.append(Episode(index, float(self._total[index]), len(self._taken[index])))
+            rows[index], infos[index] = self._begin(index)
+        record.first[ended] = True
+        observation = self._encoder.stack(rows, infos)
+        self._check_first(observation)
+        return record._replace(observation=observation)
+
+    def _begin(self, index: int, episode: int | None = None) -> tuple[Any, dict]:
+        episode = self._episode[index] + 1 if episode is None else episode
+        self._episode[index] = episode
+        self._taken[index] = []
+        self._total[index] = 0.0
+        return self._envs[index].reset(seed=stream_seed(*self._seed, index, episode))
+
+    def _check_first(self, observation: tree.Tree) -> None:
+        self._sentinel.check_observation(observation, self._place)
+        self._sentinel.check_mask(observation, None, self._place)
+
+    def _place(self, index: int) -> str:
+        taken = self._taken[index]
+        place = f"environment {index}, episode {self._episode[index]}, step {len(taken)}"
+        if taken and self._decoder.kind == "box" and not np.isfinite(taken[-1]).all():
+            place += " (the policy's action was not finite either)"
+        return place
+
+    def state(self) -> dict:
+        """Actions are stored as the environment got them, one episode behind the other."""
+        taken = [one for actions in self._taken for one in actions]
+        shape = (len(taken), *self.spec.action.shape)
+        return {
+            "resume": "replayed",
+            "episode": np.array(self._episode, np.int64),
+            "length": np.array([len(actions) for actions in self._taken], np.int64),
+            "total": self._total.copy(),
+            "actions": np.array(taken, self._decoder.dtype).reshape(shape),
+            "observation": tree.map(np.copy, self._observation),
+        }
+
+    def restore(self, state: dict) -> tree.Tree:
+        """Replay the running episodes; where an environment does not repeat itself, begin the next
+        episode."""
+        if state.get("resume") != "replayed" or len(state["episode"]) != self.count:
+            raise UserError(
+                f"The stored state of '{self.spec.environment}' was made with other environments; "
+                f"restore it with the same kind and number of environments (here {self.count} single ones)."
+            )
+        stored = tree.map(np.asarray, state["observation"])
+        ends = np.cumsum(state["length"])
+        actions = np.split(np.asarray(state["actions"]), ends[:-1])
+        rows, infos, self.restarted = [], [], np.zeros(self.count, bool)
+        for index in range(self.count):
+            row, info = self._replay(index, int(state["episode"][index]), actions[index])
+            same = row is not None and self._total[index] == state["total"][index]
+            if same:
+                again = tree.leaves(self._encoder.stack([row], [info]))
+                expected = tree.leaves(tree.take(stored, [index]))
+                same = all(np.array_equal(a, b) for a, b in zip(again, expected, strict=True))
+            if not same:
+                row, info = self._begin(index, int(state["episode"][index]) + 1)
+                self.restarted[index] = True
+            rows.append(row)
+            infos.append(info)
+        self.resume = "restarted" if self.restarted.any() else "replayed"
+        self._observation = self._encoder.stack(rows, infos)
+        self._check_first(self._observation)
+        self._unused_reset = False
+        return self._observation
+
+    def _replay(self, index: int, episode: int, actions: np.ndarray) -> tuple[Any, dict]:
+        """The last observation and info of a repeated episode; (None, {}) if it took another course."""
+        row, info = self._begin(index, episode)
+        ones = actions.tolist() if self._decoder.kind == "discrete" else list(actions)
+        try:
+            for one in ones:
+                self._taken[index].append(one if type(one) is int else one.copy())
+                row, reward, terminated, truncated, info = self._steppers[index](one)
+                self._total[index] += float(reward)
+                if terminated or truncated:
+                    return None, {}
+        except Exception:  # what was legal then may be illegal on another course
+            return None, {}
+        return row, info
+
+    def render(self) -> np.ndarray | None:
+        if self._envs[0].render_mode is None:
+            return None
+        frame = self._envs[0].render()
+        return frame if isinstance(frame, np.ndarray) else None
+
+    def close(self) -> None:
+        for env in self._envs:
+            env.close()

@@ -1,0 +1,15 @@
+"""Errors a user can act on: one sentence that says what is wrong and what to change."""
+
+import difflib
+from collections.abc import Iterable
+
+
+class UserError(Exception):
+    """Bad input, a bad file or a bad environment. The command line prints it without a traceback."""
+
+
+def nearest(word: str, options: Iterable[str]) -> str:
+    """` Did you mean 'x'?` for the option most like `word`, or an empty string."""
+    by_lower = {option.lower(): option for option in options}
+    close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
+    return f" Did you mean '{by_lower[close[0]]}'?" if close else ""

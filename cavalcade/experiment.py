@@ -1,0 +1,214 @@
+"""Where the four axes meet: algorithm, architecture, runtime and backend become a run.
+
+This is the only module that names members of all four. It refuses combinations that make no sense, with the reason.
+"""
+
+import dataclasses
+import os
+import platform
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any
+
+from cavalcade import backends, envs, systems
+from cavalcade.algorithm import Algorithm
+from cavalcade.algorithms.a2c import A2C
+from cavalcade.algorithms.dqn import DQN
+from cavalcade.algorithms.ppo import PPO
+from cavalcade.architectures.sync import sync
+from cavalcade.errors import UserError, nearest
+from cavalcade.evaluation import Evaluator
+from cavalcade.model import Model
+from cavalcade.networks import Network, is_image
+from cavalcade.parts import Parts
+from cavalcade.program import Handle, Program
+from cavalcade.runtimes.inprocess import InProcess
+from cavalcade.specs import EnvSpec
+from cavalcade.tree import leaves
+
+ALGORITHMS: dict[str, type] = {"dqn": DQN, "a2c": A2C, "ppo": PPO}
+ARCHITECTURES: dict[str, Callable[[Parts], Program]] = {"sync": sync}
+RUNTIMES = {"inprocess": InProcess}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What every run has, whatever it learns."""
+
+    steps: int = 100_000  # environment steps of the whole run
+    seed: int = 0
+    backend: str = "torch"  # torch, jax, numpy
+    runtime: str = "inprocess"
+    actors: int = 1
+    envs: int = 8  # environments of each actor
+    target: float | None = None  # stop when an evaluation reaches this mean return
+    evaluations: int = 20  # evenly over the run; 0 saves the last policy instead of the best
+    evaluation_episodes: int = 10
+    acting: str = "auto"  # auto, numpy, backend: what computes actions
+    threads: int = 0  # of the backend; 0 is one for small networks and all cores for convolutions
+    checkpoint_seconds: float = 60.0  # between checkpoints
+    rows: int = 200  # lines of metrics over the run
+
+    def __post_init__(self) -> None:
+        for name, choices in (
+            ("backend", backends.NAMES),
+            ("runtime", tuple(RUNTIMES)),
+            ("acting", ("auto", "numpy", "backend")),
+        ):
+            given = getattr(self, name)
+            if given not in choices:
+                raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
+        for name in ("steps", "actors", "envs", "evaluation_episodes", "rows"):
+            if getattr(self, name) < 1:
+                raise UserError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it has to be at least 1.")
+
+
+@dataclass(frozen=True)
+class Experiment:
+    system: str
+    environment: Any  # a Gymnasium id, or a callable that makes an environment
+    settings: Settings
+    algorithm: Algorithm
+    spec: EnvSpec
+    options: dict
+    network: Callable[[EnvSpec], Network] | None = None
+
+    @classmethod
+    def create(
+        cls,
+        system: str,
+        environment: Any,
+        settings: Settings,
+        overrides: dict[str, Any],
+        options: dict | None = None,
+        network: Any = None,
+    ) -> "Experiment":
+        """Probe the environment, choose the system's settings for it, and check that all fits."""
+        spec = probe(environment, options or {})
+        algorithm = algorithm_for(system, spec, overrides)
+        factory = adapt(network, settings.backend) if network is not None else None
+        made = cls(system, environment, settings, algorithm, spec, options or {}, factory)
+        made.model  # noqa: B018  an unsuitable action space is refused here, before anything starts
+        return made
+
+    @classmethod
+    def from_config(cls, config: dict, environment: Any = None, network: Any = None, **changes: Any) -> "Experiment":
+        """The experiment of a config.json; what cannot be written into one has to be given again."""
+        if environment is None and config["environment"].startswith("<"):
+            raise UserError("This run was made with an environment object; use Python and give environment=... .")
+        if network is None and config["custom_network"]:
+            raise UserError("This run was made with a network of your own; use Python and give network=... .")
+        given = config["environment"] if environment is None else environment
+        names = [field.name for field in dataclasses.fields(Settings)]
+        settings = Settings(**{**{name: config[name] for name in names}, **changes})
+        return cls.create(config["system"], given, settings, config["algorithm"], config["options"], network)
+
+    @property
+    def parts(self) -> Parts:
+        s = self.settings
+        parts = Parts(
+            self.algorithm,
+            self.spec,
+            self.environment,
+            s.backend,
+            s.envs,
+            s.actors,
+            s.steps,
+            s.seed,
+            s.acting,
+            s.threads,
+            self.options,
+            self.network,
+        )
+        if s.threads == 0:
+            parts = dataclasses.replace(parts, threads=1 if parts.model.small else os.cpu_count() or 1)
+        return parts
+
+    @property
+    def model(self) -> Model:
+        return self.parts.model
+
+    def program(self) -> Program:
+        """The architecture's program, and an evaluator beside it."""
+        parts, s = self.parts, self.settings
+        program = ARCHITECTURES[systems.find(self.system).architecture](parts)
+        if s.evaluations:
+            actors = [Handle(name) for name in program.nodes if name.startswith("actor")]
+            program.add(
+                "evaluator",
+                Evaluator,
+                parts.policy,
+                Handle("learner"),
+                actors,
+                self.environment,
+                self.options,
+                s.steps / s.evaluations,
+                s.evaluation_episodes,
+                s.seed,
+            )
+        return program
+
+    def launch(self) -> InProcess:
+        return RUNTIMES[self.settings.runtime](self.program())
+
+    def config(self) -> dict:
+        """All that is needed to run it again."""
+        named = isinstance(self.environment, str)
+        return {
+            "format": 1,
+            "system": self.system,
+            "environment": self.environment if named else f"<{self.spec.environment}>",
+            "options": self.options,
+            **dataclasses.asdict(self.settings),
+            "algorithm": dataclasses.asdict(self.algorithm),  # type: ignore[call-overload]
+            "custom_network": self.network is not None,
+            "versions": {"python": platform.python_version(), **_versions()},
+        }
+
+
+def probe(environment: Any, options: dict) -> EnvSpec:
+    pool = envs.make(environment, 1, 0, **options)
+    try:
+        return pool.spec
+    finally:
+        pool.close()
+
+
+def algorithm_for(system: str, spec: EnvSpec, overrides: dict[str, Any]) -> Algorithm:
+    """The system's algorithm with its settings for this kind of observation, and the user's on top."""
+    found = systems.find(system)
+    algorithm = ALGORITHMS[found.algorithm]
+    fields = {f.name for f in dataclasses.fields(algorithm)}
+    for name in overrides:
+        if name not in fields:
+            raise UserError(f"{system} has no setting '{name}'.{nearest(name, fields)}")
+    pixels = any(is_image(leaf, "nature") for leaf in leaves(spec.observation))
+    chosen = {**found.settings, **(found.pixels if pixels else {}), **overrides}
+    return algorithm(**{k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()})
+
+
+def adapt(network: Any, backend: str) -> Callable[[EnvSpec], Network]:
+    """A user's `torch.nn.Module` or Flax module in the place of the torso."""
+    kinds = [base.__module__.split(".")[0] for base in type(network).__mro__]
+    if "torch" in kinds:
+        needed, module = "torch", "torch_modules"
+    elif "flax" in kinds:
+        needed, module = "jax", "flax_modules"
+    else:
+        raise UserError(f"The network is a {type(network).__name__}; give a torch.nn.Module or a Flax module.")
+    if backend != needed:
+        raise UserError(f"A {type(network).__name__} from {needed} needs --backend {needed}, not {backend}.")
+    import importlib
+
+    return importlib.import_module(f"cavalcade.backends.{module}").Adapted(network)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("cavalcade", "numpy", "gymnasium", "torch", "jax", "ale-py"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

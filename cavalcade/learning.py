@@ -1,0 +1,213 @@
+"""The learner: an algorithm's trainable state on a backend, cut in two on purpose.
+
+`gradients(samples)` and `apply(gradient)` are separate, and parameters and gradients are one flat vector: that cut lets
+one algorithm learn alone, behind a parameter server or by all-reduce. `update(items)` is both, for every minibatch of a
+draw, in one call that a backend may compile whole.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from cavalcade import normaliser, tree
+from cavalcade.algorithm import Algorithm
+from cavalcade.backends import Backend
+from cavalcade.errors import UserError
+from cavalcade.model import Model
+from cavalcade.optimiser import Optimiser
+from cavalcade.stopwatch import Stopwatch
+from cavalcade.table import Table
+from cavalcade.tree import Layout, Tree
+
+REWARD = "reward"  # key of the reward's statistics beside the observations'
+
+
+class Learner:
+    def __init__(self, algorithm: Algorithm, model: Model, backend: Backend, optimiser: Optimiser, seed: int):
+        self.algorithm, self.model, self.backend, self.settings = algorithm, model, backend, optimiser
+        self.rng = np.random.default_rng((seed, 1))
+        params = model.init(np.random.default_rng((seed, 0)))
+        self.layout = Layout.of(params)
+        vector = self.layout.flatten(params)
+        statistics = model.statistics()
+        if getattr(algorithm, "normalise_rewards", False):
+            statistics[REWARD] = normaliser.fresh(())
+        self.optimiser = backend.optimiser(optimiser)
+        self.state: dict[str, Any] = {
+            "params": backend.vector(vector),
+            "statistics": tree.map(backend.vector, statistics) if statistics else {},
+            "updates": np.int32(0),
+        }
+        self.state["optimiser"] = self.optimiser.init(self.state["params"])
+        if algorithm.target_period:
+            self.state["target"] = backend.vector(vector)
+        self._differentiated = backend.differentiate(self._loss, self.layout)
+        self._update = backend.compile(self._update_text)
+        self._gradients = backend.compile(self._gradients_text)
+        self._apply = backend.compile(self._apply_text)
+
+    # --- pure text, the same on every backend ---------------------------------------------------------------
+
+    def _forward(self, params: Tree, statistics: Tree) -> Any:
+        def forward(obs: Tree, carry: Tree | None = None, first: Any = None) -> dict:
+            return self.model.apply(self.backend.xp, params, statistics, obs, carry, first)[0]
+
+        return forward
+
+    def _loss(self, params: Tree, target: Tree | None, statistics: Tree, samples: Tree) -> tuple[Any, dict]:
+        xp, spec = self.backend.xp, self.model.spec
+        frozen = None if target is None else self._forward(target, statistics)
+        return self.algorithm.loss(xp, spec, self._forward(params, statistics), frozen, samples)  # type: ignore[arg-type]
+
+    def _gradients_text(self, state: dict, samples: Tree) -> tuple[Any, dict]:
+        target = self.backend.views(state["target"], self.layout) if "target" in state else None
+        return self._differentiated(state["params"], target, state["statistics"], samples)
+
+    def _apply_text(self, state: dict, gradient: Any) -> tuple[dict, dict]:
+        xp = self.backend.xp
+        norm = xp.sqrt(xp.sum(gradient * gradient))
+        if self.settings.clip:
+            gradient = gradient * xp.clip(self.settings.clip / (norm + 1e-6), None, 1.0)
+        params, optimiser = self.optimiser.update(gradient, state["optimiser"], state["params"])
+        updates = state["updates"] + 1
+        state = {**state, "params": params, "optimiser": optimiser, "updates": updates}
+        if "target" in state:
+            state["target"] = self.backend.assign(state["target"], params, updates % self.algorithm.target_period == 0)
+        return state, {"gradient_norm": norm}
+
+    def _update_text(self, state: dict, items: Tree, indices: Any) -> tuple[dict, Any]:
+        xp = self.backend.xp
+        items, statistics = self._normalise(items, state["statistics"])
+        state = {**state, "statistics": statistics}
+        params = self.backend.views(state["params"], self.layout)
+        samples = self.algorithm.prepare(xp, self.model.spec, self._forward(params, statistics), items)
+
+        def step(state: dict, index: Any) -> tuple[dict, Any]:
+            drawn = tree.map(lambda leaf: xp.rows(leaf, index), samples)
+            gradient, metrics = self._gradients_text(state, drawn)
+            state, more = self._apply_text(state, gradient)
+            metrics = {**metrics, **more}
+            self.metric_names = list(metrics)
+            return state, xp.stack(list(metrics.values()))  # one array leaves the backend instead of many
+
+        state, rows = self.backend.scan_updates(step, state, indices)
+        return state, xp.mean(rows, axis=0)
+
+    def _normalise(self, items: Tree, statistics: Tree) -> tuple[Tree, Tree]:
+        """Statistics with this draw in them, and rewards in units of the deviation of their discounted sums."""
+        xp = self.backend.xp
+        if not statistics:
+            return items, statistics
+        statistics = {**statistics, **self.model.observe(xp, statistics, items["obs"])}
+        if REWARD in statistics:
+            reward, discount = (xp.swapaxes(items[name], 0, 1) for name in ("reward", "discount"))
+            ongoing = discount * xp.swapaxes(items["valid"], 0, 1)
+
+            def accumulate(total: Any, r_t: Any, ongoing_t: Any) -> tuple[Any, Any]:
+                return (total + r_t) * ongoing_t, total + r_t
+
+            _, totals = xp.scan(accumulate, xp.zeros_like(reward[0]), (reward, ongoing))
+            statistics[REWARD] = normaliser.merge(xp, statistics[REWARD], xp.reshape(totals, (-1,)))
+            items = {
+                **items,
+                "reward": normaliser.scaled(xp, statistics[REWARD], items["reward"], centre=False),
+            }
+        return items, statistics
+
+    # --- calls ------------------------------------------------------------------------------------------------
+
+    def gradients(self, samples: Tree) -> tuple[np.ndarray, dict]:
+        """The gradient vector of one minibatch of prepared samples; nothing changes."""
+        gradient, metrics = self._gradients(self.state, self.backend.from_numpy(samples))
+        return self.backend.to_numpy(gradient), self.backend.to_numpy(metrics)
+
+    def apply(self, gradient: np.ndarray) -> dict:
+        """One optimiser step with this gradient vector."""
+        self.state, metrics = self._apply(self.state, self.backend.from_numpy(gradient))
+        return self.backend.to_numpy(metrics)
+
+    def update(self, items: Tree) -> dict[str, float]:
+        """All updates of one draw of items [B, ...]; the mean of each metric."""
+        count = len(tree.leaves(items)[0])
+        indices = self.algorithm.minibatches(self.rng, count)
+        arrays = self.backend.from_numpy(items)
+        self.state, metrics = self._update(self.state, arrays, self.backend.from_numpy(indices))
+        means = dict(zip(self.metric_names, self.backend.to_numpy(metrics).tolist()))
+        if not np.isfinite(means["loss"]) or not np.isfinite(means["gradient_norm"]):
+            raise UserError(
+                f"The loss became {means['loss']} at update {self.updates}; lower --learning-rate or "
+                "--max-gradient-norm, or set --normalise-observations true."
+            )
+        return means
+
+    @property
+    def updates(self) -> int:
+        return int(self.state["updates"])
+
+    def params(self) -> tuple[np.ndarray, Tree]:
+        """A copy of the parameter vector, and the statistics."""
+        vector = np.array(self.backend.to_numpy(self.state["params"]))
+        return vector, tree.map(np.array, self.backend.to_numpy(self.state["statistics"]))
+
+    def kept(self) -> dict:
+        state = tree.map(np.array, self.backend.to_numpy(self.state))
+        return {"state": state, "rng": self.rng.bit_generator.state}
+
+    def put_back(self, kept: dict) -> None:
+        self.state = self.backend.load(self.state, kept["state"])
+        self.rng.bit_generator.state = kept["rng"]
+
+
+class LearnerLoop:
+    """Worker: draws from the table when it may, updates, and publishes the parameters under a new version."""
+
+    def __init__(self, learner: Any, source: Table, batch: int):
+        self.learner, self.source, self.batch = learner(), source, batch
+        self.watch = Stopwatch()
+        self.sums: dict[str, float] = {}
+        self.draws, self.lag = 0, 0.0
+        self._publish()
+
+    def _publish(self) -> None:
+        self.version = self.learner.updates
+        self.published = self.learner.params()
+
+    def latest(self, known: int) -> tuple[int, np.ndarray, Tree] | None:
+        """Parameters newer than version `known`, if there are any."""
+        return None if known == self.version else (self.version, *self.published)
+
+    def step(self) -> bool:
+        if not self.source.can_sample(self.batch):
+            return False
+        self.watch.start()
+        sample = self.source.sample(self.batch)
+        assert sample is not None  # it was asked a moment ago, and nobody else draws
+        self.watch.lap("storing")
+        metrics = self.learner.update(sample.items)
+        self.lag += float(self.version - sample.version.mean())
+        self._publish()
+        for name, value in metrics.items():
+            self.sums[name] = self.sums.get(name, 0.0) + value
+        self.draws += 1
+        self.watch.lap("learning")
+        return True
+
+    def account(self) -> str:
+        return f"waits for {self.batch} items; {self.version} updates done"
+
+    def report(self) -> dict:
+        draws = max(1, self.draws)
+        means = {name: total / draws for name, total in self.sums.items()} if self.draws else {}
+        report = {"updates": self.version, "metrics": means, "seconds": self.watch.drain()}
+        if self.draws:
+            report["policy_lag"] = self.lag / draws
+        self.sums, self.draws, self.lag = {}, 0, 0.0
+        return report
+
+    def state(self) -> dict:
+        return {**self.learner.kept(), "sums": self.sums, "draws": self.draws, "lag": self.lag}
+
+    def restore(self, state: dict) -> None:
+        self.learner.put_back({"state": state["state"], "rng": state["rng"]})
+        self.sums, self.draws, self.lag = state["sums"], state["draws"], state["lag"]
+        self._publish()

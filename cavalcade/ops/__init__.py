@@ -1,0 +1,1 @@
+"""The equations that algorithms share, each written once against an array namespace `xp`."""

@@ -1,0 +1,198 @@
+"""Policies as distributions over actions: what a network's last layer means.
+
+Randomness is data here: `sample` takes the noise, so the same parameters and noise give the same action on
+every backend and in every batch. Gumbel noise makes a categorical sample an argmax; normal noise is scaled
+and shifted.
+
+Illegal actions get a logit so low that its exponential is exactly zero, but finite. Minus infinity would be
+the honest number, yet 0 * -inf in the entropy and inf - inf in the KL are NaN; here both are plain zeros.
+"""
+
+import math
+from functools import cached_property
+from typing import Any, Protocol
+
+import numpy as np
+
+from cavalcade.errors import UserError
+from cavalcade.specs import Leaf
+
+# Far below any logit a network gives, and far enough from float32's end (3e38) for sums of such numbers.
+_ILLEGAL = -1e30
+# exp(-2 * log_std) is needed; beyond e^20 in either direction it only serves to overflow.
+_LARGEST_LOG_STD = 20.0
+_HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
+
+
+class Distribution(Protocol):
+    """Over actions [..., *shape] for parameters [..., P]; the numbers returned are [...]."""
+
+    def log_prob(self, action: Any) -> Any: ...
+
+    def entropy(self) -> Any: ...
+
+    def kl(self, other: Any) -> Any:
+        """KL(self || other) against a distribution of the same class."""
+
+    def sample(self, noise: Any) -> Any: ...
+
+    def mode(self) -> Any: ...
+
+
+class Categorical:
+    """One choice of A. Where `mask` is zero an action is illegal; a row needs at least one legal action.
+
+    Rows without any (padding may have them) are uniform over all actions: meaningless, but finite.
+    """
+
+    def __init__(self, xp: Any, logits: Any, mask: Any = None):
+        self.xp = xp
+        self.logits = logits if mask is None else xp.where(mask != 0, logits, _ILLEGAL)  # [..., A]
+
+    # lazily, since greedy and sampled acting need no softmax; once, since a loss needs it several times
+
+    @cached_property
+    def log_probs(self) -> Any:
+        return self.xp.log_softmax(self.logits)  # [..., A]
+
+    @cached_property
+    def probs(self) -> Any:
+        return self.xp.exp(self.log_probs)  # [..., A]
+
+    def log_prob(self, action: Any) -> Any:
+        return self.xp.pick(self.log_probs, action)
+
+    def entropy(self) -> Any:
+        return -self.xp.sum(self.probs * self.log_probs, axis=-1)
+
+    def kl(self, other: "Categorical") -> Any:
+        """Both under one mask. An action legal here and illegal in `other` makes it huge instead of inf."""
+        return self.xp.sum(self.probs * (self.log_probs - other.log_probs), axis=-1)
+
+    def sample(self, noise: Any) -> Any:
+        """`noise` [..., A] is Gumbel."""
+        return self.xp.argmax(self.logits + noise, -1)
+
+    def mode(self) -> Any:
+        return self.xp.argmax(self.logits, -1)
+
+
+class MultiCategorical:
+    """Independent choices, one for each entry of `counts`; logits, mask and noise lie end to end."""
+
+    def __init__(
+        self,
+        xp: Any,
+        logits: Any,  # [..., sum(counts)]
+        counts: tuple[int, ...],
+        mask: Any = None,  # [..., sum(counts)]
+        shape: tuple[int, ...] | None = None,  # of one action; (len(counts),) unless said
+    ):
+        self.xp = xp
+        self.leading = tuple(logits.shape[:-1])
+        self.shape = (len(counts),) if shape is None else shape
+        ends = np.cumsum(counts).tolist()
+        self.spans = [slice(end - count, end) for end, count in zip(ends, counts)]
+        self.parts = [
+            Categorical(xp, logits[..., span], None if mask is None else mask[..., span]) for span in self.spans
+        ]
+
+    def log_prob(self, action: Any) -> Any:
+        flat = self.xp.reshape(action, (*self.leading, len(self.parts)))
+        return sum(part.log_prob(flat[..., i]) for i, part in enumerate(self.parts))
+
+    def entropy(self) -> Any:
+        return sum(part.entropy() for part in self.parts)
+
+    def kl(self, other: "MultiCategorical") -> Any:
+        return sum(mine.kl(its) for mine, its in zip(self.parts, other.parts))
+
+    def sample(self, noise: Any) -> Any:
+        """`noise` [..., sum(counts)] is Gumbel."""
+        return self._action([part.sample(noise[..., span]) for part, span in zip(self.parts, self.spans)])
+
+    def mode(self) -> Any:
+        return self._action([part.mode() for part in self.parts])
+
+    def _action(self, choices: list) -> Any:
+        return self.xp.reshape(self.xp.stack(choices, -1), (*self.leading, *self.shape))
+
+
+class Gaussian:
+    """Independent normals: the first half of the parameters is the mean, the second the log of the deviation.
+
+    Bounds of the action space are not applied here; that is the environment's or the algorithm's business.
+    """
+
+    def __init__(
+        self,
+        xp: Any,
+        parameters: Any,  # [..., 2D]
+        shape: tuple[int, ...] | None = None,  # of one action, D in all; (D,) unless said
+    ):
+        self.xp = xp
+        self.size = parameters.shape[-1] // 2  # D
+        self.mean = parameters[..., : self.size]  # [..., D]
+        self.log_std = xp.clip(parameters[..., self.size :], -_LARGEST_LOG_STD, _LARGEST_LOG_STD)  # [..., D]
+        self.shape = (self.size,) if shape is None else shape
+
+    def log_prob(self, action: Any) -> Any:
+        xp = self.xp
+        score = (xp.reshape(action, self.mean.shape) - self.mean) * xp.exp(-self.log_std)  # [..., D]
+        return -xp.sum(0.5 * score * score + self.log_std, axis=-1) - self.size * _HALF_LOG_TAU
+
+    def entropy(self) -> Any:
+        return self.xp.sum(self.log_std, axis=-1) + self.size * (0.5 + _HALF_LOG_TAU)
+
+    def kl(self, other: "Gaussian") -> Any:
+        xp = self.xp
+        widening = other.log_std - self.log_std  # [..., D]
+        shift = (self.mean - other.mean) * xp.exp(-other.log_std)  # [..., D], in deviations of `other`
+        return xp.sum(widening + 0.5 * (xp.exp(-2.0 * widening) + shift * shift - 1.0), axis=-1)
+
+    def sample(self, noise: Any) -> Any:
+        """`noise` [..., D] is standard normal; the action can be differentiated."""
+        return self._action(self.mean + self.xp.exp(self.log_std) * noise)
+
+    def mode(self) -> Any:
+        return self._action(self.mean)
+
+    def _action(self, flat: Any) -> Any:
+        return self.xp.reshape(flat, (*flat.shape[:-1], *self.shape))
+
+
+def make(xp: Any, leaf: Leaf, parameters: Any, mask: Any = None) -> Distribution:
+    """The distribution over actions of this kind, from `parameters` [..., parameter_count(leaf)]."""
+    if leaf.kind == "discrete":
+        return Categorical(xp, parameters, mask)
+    if leaf.kind == "multi_discrete":
+        return MultiCategorical(xp, parameters, leaf.counts, mask, leaf.shape)
+    _require_box(leaf)
+    if mask is not None:
+        raise UserError("The environment masks actions, but its action space is a Box; only choices can be masked.")
+    return Gaussian(xp, parameters, leaf.shape)
+
+
+def parameter_count(leaf: Leaf) -> int:
+    """How many numbers a network gives per action."""
+    if leaf.kind in ("discrete", "multi_discrete"):
+        return leaf.logits
+    _require_box(leaf)
+    return 2 * math.prod(leaf.shape)
+
+
+def draw_noise(leaf: Leaf, rng: np.random.Generator, *leading: int) -> np.ndarray:
+    """[*leading, N] float32, what `sample` needs for actions of this kind."""
+    if leaf.kind in ("discrete", "multi_discrete"):
+        # Minus the log of an exponential is Gumbel, at half the cost of rng.gumbel. In double precision,
+        # because a float32 exponential is zero about once in ten million draws, and its log then infinite.
+        waiting = rng.standard_exponential((*leading, leaf.logits))
+        np.log(np.maximum(waiting, 1e-300, out=waiting), out=waiting)
+        return np.negative(waiting, dtype=np.float32, casting="same_kind")
+    _require_box(leaf)
+    return rng.standard_normal((*leading, math.prod(leaf.shape)), np.float32)
+
+
+def _require_box(leaf: Leaf) -> None:
+    if leaf.kind != "box":
+        raise UserError(f"No distribution over actions of kind '{leaf.kind}'; use discrete, multi_discrete or box.")

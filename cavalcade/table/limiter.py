@@ -1,0 +1,58 @@
+"""Flow control as one invariant (Reverb's): `inserts * samples_per_insert - samples` stays inside a window.
+
+Whichever side would leave the window has to wait, so the ratio of learning to acting does not depend on how many actors
+there are or how fast they run. Queues, minimum sizes and ratios are settings of the same four numbers.
+"""
+
+from dataclasses import dataclass, field
+
+from cavalcade.errors import UserError
+
+
+@dataclass
+class Limiter:
+    samples_per_insert: float
+    min_size: int
+    min_diff: float
+    max_diff: float
+    inserts: int = field(default=0, init=False)
+    deletes: int = field(default=0, init=False)
+    samples: int = field(default=0, init=False)
+
+    def __post_init__(self) -> None:
+        if self.samples_per_insert <= 0 or self.min_size < 1:
+            raise UserError("A limiter needs samples_per_insert above 0 and min_size of at least 1.")
+        needed = 2 * max(1.0, self.samples_per_insert)
+        # a queue counts whole items, so its window may be as narrow as one
+        if self.samples_per_insert != 1 and self.max_diff - self.min_diff < needed:
+            raise UserError(
+                f"The limiter's window of {self.max_diff - self.min_diff:g} must deadlock: with "
+                f"{self.samples_per_insert:g} samples per insert it has to be at least {needed:g} wide."
+            )
+
+    @classmethod
+    def queue(cls, size: int) -> "Limiter":
+        """At most `size` items wait; each is drawn once."""
+        return cls(1.0, 1, 0.0, float(size))
+
+    @classmethod
+    def ratio(cls, samples_per_insert: float, min_size: int, slack: float) -> "Limiter":
+        """Draw `samples_per_insert` times as much as is inserted, give or take `slack` samples."""
+        centre = samples_per_insert * min_size
+        return cls(samples_per_insert, min_size, centre - slack, centre + slack)
+
+    def can_insert(self, count: int) -> bool:
+        after = self.inserts + count
+        return after - self.deletes <= self.min_size or after * self.samples_per_insert - self.samples <= self.max_diff
+
+    def can_sample(self, count: int) -> bool:
+        if self.inserts - self.deletes < self.min_size:
+            return False
+        return self.inserts * self.samples_per_insert - self.samples - count >= self.min_diff
+
+    def account(self) -> str:
+        balance = self.inserts * self.samples_per_insert - self.samples
+        return (
+            f"{self.inserts - self.deletes} items (needs {self.min_size}), {self.inserts} inserted, {self.samples} drawn, "
+            f"balance {balance:g} in the window [{self.min_diff:g}, {self.max_diff:g}]"
+        )

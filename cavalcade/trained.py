@@ -1,0 +1,102 @@
+"""What can be done with a trained policy: load it, judge it, film it. None of it needs a deep-learning framework."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cavalcade import backends, envs
+from cavalcade.errors import UserError
+from cavalcade.evaluation import STREAM, play_episodes, summary
+from cavalcade.experiment import ALGORITHMS, adapt
+from cavalcade.policy import Policy, check_same_spaces, read
+from cavalcade.specs import EnvSpec
+from cavalcade.tree import map
+
+
+def load_policy(path: str | Path, network: Any = None) -> Policy:
+    """The policy of a run folder, or of a policy folder. `network` is the user's module it was trained with, if any."""
+    folder = Path(path)
+    folder = folder / "policy" if (folder / "policy").is_dir() else folder
+    about, arrays = read(folder)
+    if about["algorithm"] not in ALGORITHMS:
+        raise UserError(f"The policy in {folder} was made by '{about['algorithm']}', which this version does not have.")
+    if about["custom_network"] and network is None:
+        raise UserError(
+            "This policy uses a network of your own; load it from Python with load_policy(path, network=...)."
+        )
+    settings = {k: tuple(v) if isinstance(v, list) else v for k, v in about["settings"].items()}
+    algorithm = ALGORITHMS[about["algorithm"]](**settings)
+    spec = EnvSpec.from_json(about["spec"])
+    model = algorithm.model(spec, adapt(network, about["backend"])(spec) if network is not None else None)
+    backend = backends.load(model.backend) if model.backend else None
+    policy = Policy(algorithm, model, arrays["params"], arrays.get("statistics", {}), backend)
+    policy.version = about["version"]
+    policy.options = about["options"]
+    return policy
+
+
+def evaluate(
+    path: str | Path, episodes: int = 100, seed: int = 0, environment: Any = None, network: Any = None
+) -> dict[str, float]:
+    """Mean, median, spread and a 95 % interval over `episodes` greedy episodes on fixed seeds."""
+    policy = load_policy(path, network)
+    given = environment if environment is not None else policy.model.spec.environment
+    return summary(play_episodes(policy, given, episodes, seed, policy.options), seed)
+
+
+def play(path: str | Path, out: str | Path | None = None, seed: int = 0, max_steps: int = 10_000) -> tuple[Path, float]:
+    """Film one greedy episode; the video's path and the episode's return."""
+    policy = load_policy(path)
+    pool = envs.make(policy.model.spec.environment, 1, seed, STREAM, render=True, **policy.options)
+    try:
+        check_same_spaces(policy.model.spec, pool.spec)
+        obs, first, carry = pool.reset(), np.ones(1, np.bool_), policy.model.carry(1)
+        frames, total = [pool.render()], 0.0
+        while len(frames) <= max_steps:
+            action, _, carry = policy.act(obs, carry, first, None)
+            step = pool.step(action)
+            obs, first, total = step.observation, step.first, total + float(step.reward[0])
+            if step.episodes:
+                break
+            frames.append(pool.render())
+    finally:
+        pool.close()
+    if frames[0] is None:
+        raise UserError(f"{policy.model.spec.environment} gives no pictures; choose one with render_mode 'rgb_array'.")
+    path = Path(out) if out else Path(path) / "episode.mp4"
+    write_video(path, [frame for frame in frames if frame is not None])
+    return path, total
+
+
+def write_video(path: Path, frames: list[np.ndarray], rate: int = 30) -> None:
+    try:
+        import imageio.v2 as imageio
+    except ImportError as error:
+        raise UserError("Writing a video needs imageio; install it with pip install 'cavalcade[record]'.") from error
+    even: list[Any] = [
+        frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames
+    ]  # codecs want even sizes
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        settings: Any = {"macro_block_size": 2} if path.suffix == ".mp4" else {}
+        imageio.mimsave(path, even, fps=rate, **settings)
+    except (ValueError, ImportError) as error:
+        raise UserError(f"Cannot write {path}: {error}; use a name that ends in .mp4 or .gif.") from error
+
+
+class Greedy:
+    """One observation in, one action out, with the policy's memory in between; `reset()` between episodes."""
+
+    def __init__(self, policy: Policy):
+        self.policy = policy
+        self.reset()
+
+    def reset(self) -> None:
+        self.carry, self.first = self.policy.model.carry(1), np.ones(1, np.bool_)
+
+    def __call__(self, observation: Any) -> Any:
+        batch = map(lambda leaf: np.asarray(leaf)[None], observation)
+        action, _, self.carry = self.policy.act(batch, self.carry, self.first, None)
+        self.first = np.zeros(1, np.bool_)
+        return action[0]

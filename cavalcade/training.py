@@ -1,0 +1,201 @@
+"""Driving a run: turns of the program, rows of metrics, checkpoints, the best policy, and a clean end.
+
+run = cavalcade.train("ppo", "CartPole-v1", steps=100_000, seed=1)
+"""
+
+import dataclasses
+import signal
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cavalcade import checkpoint
+from cavalcade.display import Display
+from cavalcade.errors import UserError
+from cavalcade.experiment import Experiment, Settings
+from cavalcade.metrics import Metrics
+from cavalcade.plotting import draw_curve
+from cavalcade.recording import Recorder
+from cavalcade.runs import Run, default_path
+
+
+def train(
+    system: str,
+    environment: Any,
+    *,
+    out: str | Path | None = None,
+    options: dict | None = None,
+    network: Any = None,
+    display: bool | None = None,
+    **overrides: Any,
+) -> Run:
+    """Train `system` on `environment` and return the run. Every setting of the run and of the algorithm is a keyword."""
+    run_fields = {field.name for field in dataclasses.fields(Settings)}
+    settings = Settings(**{k: v for k, v in overrides.items() if k in run_fields})
+    rest = {k: v for k, v in overrides.items() if k not in run_fields}
+    experiment = Experiment.create(system, environment, settings, rest, options, network)
+    return _start(experiment, out, display)
+
+
+def resume(path: str | Path, *, environment: Any = None, network: Any = None, display: bool | None = None) -> Run:
+    """Go on with a run that was interrupted or killed, from its last checkpoint."""
+    run = Run.open(Path(path))
+    experiment = Experiment.from_config(run.config, environment, network)
+    Session(experiment, run, display, resume=True).drive()
+    return run
+
+
+def repeat(config: dict, *, out: str | Path | None = None, display: bool | None = None) -> Run:
+    """The run of a config.json once more, from its beginning."""
+    experiment = Experiment.from_config(config)
+    return _start(experiment, out, display)
+
+
+def _start(experiment: Experiment, out: str | Path | None, display: bool | None) -> Run:
+    name, seed = experiment.spec.environment, experiment.settings.seed
+    path = Path(out) if out else default_path(experiment.system, name, seed)
+    run = Run.create(path, experiment.config())
+    Session(experiment, run, display).drive()
+    return run
+
+
+class Session:
+    """One sitting of a run, from its start or its last checkpoint to its budget, its target or an interruption."""
+
+    def __init__(self, experiment: Experiment, run: Run, display: bool | None, resume: bool = False):
+        s = experiment.settings
+        self.experiment, self.run, self.settings = experiment, run, s
+        self.metrics = Metrics()
+        self.best: float | None = None
+        self.finished = False
+        parts = experiment.parts
+        title = f"{experiment.system} on {experiment.spec.environment}"
+        self.display = Display(title, s.steps, s.target, display)
+        self.runtime = experiment.launch()
+        self.policy = parts.policy()
+        restored = self._restore() if resume else None
+        self.recorder = Recorder(run, restored, self.display.note)
+        size = self.runtime.objects["table"].bytes / 1e6
+        self.display.note(
+            f"{title}: {self.policy.layout.size:,} parameters, learning in {s.backend}, acting in {self.policy.acts_in}, "
+            f"{s.actors} x {s.envs} environments, table {size:,.1f} MB"
+        )
+
+    def _restore(self) -> int:
+        try:
+            state, step, notes = checkpoint.load_latest(self.run.checkpoints)
+        except UserError:
+            if self.run.checkpoints.exists() and any(self.run.checkpoints.glob("step-*")):
+                raise
+            self.display.note("No checkpoint was written yet; the run starts again from its beginning.")
+            return 0
+        for note in notes:
+            self.display.note(note)
+        for remark in self.runtime.restore(state["nodes"]):
+            self.display.note(f"step {step:,}: {remark}")
+        self.metrics.restore(state["metrics"])
+        self.best, self.finished = state["best"], state["finished"]
+        return self.metrics.step
+
+    def drive(self) -> None:
+        s = self.settings
+        every = max(1.0, s.steps / s.rows)
+        actors = [o for name, o in self.runtime.objects.items() if name.startswith("actor")]
+        last_save = time.perf_counter()
+        try:
+            with Interruption() as interruption:
+                next_row = every * (int(self.metrics.step / every) + 1)
+                while not self.finished and not interruption.asked:
+                    self.runtime.round()
+                    steps = sum(actor.steps for actor in actors)
+                    if steps >= next_row or steps >= s.steps:
+                        next_row = every * (int(steps / every) + 1)
+                        self._record()
+                        self.finished |= steps >= s.steps
+                    if time.perf_counter() - last_save > s.checkpoint_seconds:
+                        self._save()
+                        last_save = time.perf_counter()
+                self._end(interruption.asked)
+        finally:
+            self.recorder.close()
+            self.display.close([])
+            self.runtime.close()
+
+    def _record(self) -> None:
+        row = self.metrics.row(self.runtime.reports())
+        self.recorder.write(row)
+        self.display.update(row)
+        if "evaluation" not in row:
+            return
+        score = row["evaluation"]
+        if self.best is None or score >= self.best:
+            self.best = score
+            self._save_policy({"evaluation": score, "evaluation_step": row["evaluation_step"]})
+        if self.settings.target is not None and score >= self.settings.target:
+            self.finished = True
+
+    def _save_policy(self, about: dict) -> None:
+        learner = self.runtime.objects["learner"]
+        vector, statistics = learner.published
+        self.policy.load(vector, statistics, learner.version)
+        self.policy.options = self.experiment.options
+        origin = {
+            "system": self.experiment.system,
+            "backend": self.settings.backend,
+            "custom_network": self.experiment.network is not None,
+        }
+        self.policy.save(self.run.policy, {**origin, **about})
+
+    def _save(self) -> None:
+        state = {
+            "nodes": self.runtime.state(),
+            "metrics": self.metrics.state(),
+            "best": self.best,
+            "finished": self.finished,
+        }
+        steps = sum(o.steps for name, o in self.runtime.objects.items() if name.startswith("actor"))
+        checkpoint.save(self.run.checkpoints, state, steps)
+
+    def _end(self, interrupted: bool) -> None:
+        if self.best is None:  # nothing was judged: the last policy it is
+            self._save_policy({})
+        self._save()
+        lines = []
+        if interrupted and not self.finished:
+            lines += [
+                f"Interrupted at step {self.metrics.step:,}; a checkpoint is saved.",
+                f"cavalcade resume {self.run.path}",
+            ]
+        else:
+            score = "" if self.best is None else f", best evaluation {self.best:.1f}"
+            lines += [
+                f"Done: {self.metrics.step:,} steps in {self.metrics.elapsed:.1f} s{score}",
+                f"run folder: {self.run.path}",
+            ]
+        self.display.close(lines)
+        draw_curve(self.run)
+
+
+class Interruption:
+    """Ctrl-C and SIGTERM ask for an end at the next turn; a second Ctrl-C interrupts at once."""
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.previous: dict[int, Any] = {}
+
+    def __enter__(self) -> "Interruption":
+        for number in (signal.SIGINT, signal.SIGTERM):
+            try:
+                self.previous[number] = signal.signal(number, self._ask)
+            except ValueError:  # not the main thread: the caller's signals stay as they are
+                break
+        return self
+
+    def _ask(self, number: int, frame: Any) -> None:
+        self.asked = True
+        signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for number, handler in self.previous.items():
+            signal.signal(number, handler)

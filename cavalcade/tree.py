@@ -1,0 +1,97 @@
+"""Trees: nested dicts of arrays, the only thing that moves between workers, tables and files.
+
+A lone array is a tree as well. Keys are strings and are visited in sorted order, so that every backend,
+file and process lays the same tree out in the same way.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import optree
+
+Tree = Any
+
+
+def map(function: Callable, tree: Tree, *rest: Tree) -> Tree:
+    """Apply `function` to the leaves of one tree, or of several trees of one shape."""
+    if not isinstance(tree, dict):  # the usual case: one array, no nest
+        return function(tree, *rest)
+    return optree.tree_map(function, tree, *rest)  # type: ignore[arg-type]
+
+
+def leaves(tree: Tree) -> list:
+    return optree.tree_leaves(tree) if isinstance(tree, dict) else [tree]  # type: ignore[arg-type]
+
+
+def named(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Each leaf with its path, `("torso/0/weight", array)`."""
+    if isinstance(tree, dict):
+        for key in sorted(tree):
+            yield from named(tree[key], f"{prefix}/{key}" if prefix else key)
+    else:
+        yield prefix, tree
+
+
+def from_named(pairs: dict[str, Any]) -> Tree:
+    """The inverse of `named`."""
+    if set(pairs) == {""}:
+        return pairs[""]
+    tree: dict = {}
+    for path, leaf in pairs.items():
+        *parents, last = path.split("/")
+        node = tree
+        for parent in parents:
+            node = node.setdefault(parent, {})
+        node[last] = leaf
+    return tree
+
+
+def assign(into: Tree, index: Any, values: Tree) -> None:
+    """`into[index] = values`, leaf by leaf."""
+    if isinstance(into, dict):
+        for key in into:
+            assign(into[key], index, values[key])
+    else:
+        into[index] = values
+
+
+def take(tree: Tree, index: Any) -> Tree:
+    return map(lambda leaf: leaf[index], tree)
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where each leaf of a parameter tree lies in one contiguous float32 vector.
+
+    Shards are slices of that vector, all-reduce and broadcast move it whole, and optimisers see one array.
+    """
+
+    paths: tuple[str, ...]
+    shapes: tuple[tuple[int, ...], ...]
+    offsets: tuple[int, ...]  # one more than paths: the last is the size
+
+    @classmethod
+    def of(cls, tree: Tree) -> "Layout":
+        pairs = list(named(tree))
+        for path, leaf in pairs:
+            if np.dtype(leaf.dtype) != np.float32:
+                raise TypeError(f"parameter {path} is {leaf.dtype}; parameters are float32")
+        sizes = [int(np.prod(leaf.shape)) for _, leaf in pairs]
+        offsets = tuple(int(n) for n in np.cumsum([0, *sizes]))
+        return cls(tuple(p for p, _ in pairs), tuple(tuple(leaf.shape) for _, leaf in pairs), offsets)
+
+    @property
+    def size(self) -> int:
+        return self.offsets[-1]
+
+    def flatten(self, tree: Tree) -> np.ndarray:
+        """[size] float32, a copy."""
+        parts = [np.asarray(leaf, np.float32).reshape(-1) for _, leaf in named(tree)]
+        return np.concatenate(parts) if parts else np.zeros(0, np.float32)
+
+    def unflatten(self, vector: Any) -> Tree:
+        """The tree as views of `vector` (any backend's array)."""
+        spans = zip(self.offsets, self.offsets[1:], self.shapes)
+        return from_named({p: vector[a:b].reshape(shape) for p, (a, b, shape) in zip(self.paths, spans)})

@@ -1,0 +1,199 @@
+"""Adders against what must have happened: true successors, right discounts, no item across episodes, no estimator wrong."""
+
+import numpy as np
+import pytest
+
+from cavalcade import adders, tree
+from cavalcade.backends.numpy_backend import acting as xp
+from cavalcade.envs.adapter import VectorAdapter
+from cavalcade.experience import NStep, Unroll
+from cavalcade.ops import returns
+from tests.streams import MODES, Streams, reward_of, value_of
+
+GAMMA = 0.9
+
+
+def collect(item, mode, count=6, steps=400, longest=7, endings=(0, 1, 2), seed=0):
+    """All items of a stream, as one tree [M, ...]."""
+    environments = VectorAdapter(Streams(count, mode, longest, endings, seed), "streams", seed)
+    adder = adders.make(item, environments.spec, {}, {}, count)
+    obs, first = environments.reset(), np.ones(count, bool)
+    found = []
+    for _ in range(steps):
+        action = np.zeros(count, np.int64)
+        step = environments.step(action)
+        items = adder.add(obs, first, action, {}, {}, step)
+        if items is not None:
+            found.append(tree.map(np.copy, items))
+        obs, first = step.observation, step.first
+    return tree.map(lambda *parts: np.concatenate(parts), *found), adder
+
+
+def expected_n_step(obs, n, horizon=None):
+    """(return, discount, how many steps) from an observation [4], written as the definition."""
+    episode, step, ending, length = obs
+    count = int(min(n, length - step, n if horizon is None else horizon))
+    total = sum(GAMMA**k * reward_of(np.array([episode, step + k + 1, 0, 0])) for k in range(count))
+    terminal = step + count == length and ending != 1
+    return total, 0.0 if terminal else GAMMA**count, count
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n", [1, 3, 5])
+def test_n_step_items_are_the_definition(mode, n):
+    items, _ = collect(NStep(n, GAMMA), mode)
+    assert len(items["reward"]) > 1_000
+    for obs, reward, discount, after in zip(items["obs"], items["reward"], items["discount"], items["next_obs"]):
+        total, factor, count = expected_n_step(obs, n)
+        assert after[0] == obs[0], "crossed an episode"
+        assert after[1] == obs[1] + count, "not the true successor"
+        np.testing.assert_allclose([reward, discount], [total, factor], atol=1e-5)
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("n", [1, 4])
+def test_every_step_starts_exactly_one_n_step_item(mode, n):
+    items, _ = collect(NStep(n, GAMMA), mode, steps=300)
+    starts = list(map(tuple, items["obs"][:, :2]))
+    assert len(set(starts)) == len(starts)
+    last = max(episode for episode, _ in starts) - 12  # the newest episodes are still under way
+    for obs in items["obs"]:
+        if obs[0] < last:
+            assert {(obs[0], float(s)) for s in range(int(obs[3]))} <= set(starts)
+
+
+def estimates(unroll, length):
+    """Each estimator over an unroll [T + 1, ...] of one column, with what the definition says."""
+    reward, discount, valid = (unroll[k][:-1, None].astype(np.float64) for k in ("reward", "discount", "valid"))
+    values = value_of(unroll["obs"])[:, None].astype(np.float64)
+    arguments = (xp, reward, discount, values, valid)
+    yield (
+        "discounted",
+        returns.discounted_returns(*arguments),
+        lambda t, left: definition(unroll, t, left, left),
+    )
+    yield "n-step", returns.n_step_returns(*arguments, 3), lambda t, left: definition(unroll, t, 3, left)
+    gae = returns.gae(*arguments, 1.0) + values[:-1]
+    yield "gae(1)", gae, lambda t, left: definition(unroll, t, left, left)
+    one_step = returns.gae(*arguments, 0.0) + values[:-1]
+    yield "gae(0)", one_step, lambda t, left: definition(unroll, t, 1, left)
+    yield (
+        "gae(0.7)",
+        returns.gae(*arguments, 0.7) + values[:-1],
+        lambda t, left: mixture(unroll, t, 0.7, left),
+    )
+    yield "td(0.7)", returns.td_lambda(*arguments, 0.7), lambda t, left: mixture(unroll, t, 0.7, left)
+    targets, _ = returns.vtrace(*arguments, np.zeros_like(reward))
+    yield "v-trace", targets, lambda t, left: definition(unroll, t, left, left)
+
+
+def definition(unroll, t, n, left):
+    obs = unroll["obs"][t]
+    total, factor, count = expected_n_step(obs, n, left)
+    successor = np.array([obs[0], obs[1] + count, 0, 0])
+    return total + factor * value_of(successor)
+
+
+def mixture(unroll, t, decay, left):
+    """The lambda-return as the weighted sum of n-step returns."""
+    obs = unroll["obs"][t]
+    longest = int(min(obs[3] - obs[1], left))
+    weights = [(1 - decay) * decay**k for k in range(longest - 1)] + [decay ** (longest - 1)]
+    return sum(w * definition(unroll, t, n + 1, left) for n, w in enumerate(weights))
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("endings", [(0,), (1,), (2,), (0, 1, 2)], ids=["terminal", "truncated", "both", "mixed"])
+@pytest.mark.parametrize("longest", [1, 9], ids=["length-one", "longer"])
+def test_every_return_estimator_equals_the_closed_form(mode, endings, longest):
+    length = 8
+    items, _ = collect(Unroll(length, GAMMA), mode, count=4, steps=160, longest=longest, endings=endings)
+    checked = 0
+    for column in range(len(items["reward"])):
+        unroll = tree.map(lambda leaf, c=column: leaf[c], items)
+        rows = np.flatnonzero(unroll["valid"])
+        for name, found, expected in estimates(unroll, length):
+            for t in rows:
+                left = steps_left(unroll, t)
+                np.testing.assert_allclose(found[t, 0], expected(t, left), atol=1e-5, err_msg=f"{name} at row {t}")
+                checked += 1
+    assert checked > 1_000
+
+
+def steps_left(unroll, t):
+    """How many transitions of the same episode the unroll holds from row t on."""
+    count = 0
+    while (
+        t + count < len(unroll["valid"])
+        and unroll["valid"][t + count]
+        and unroll["obs"][t + count][0] == unroll["obs"][t][0]
+    ):
+        count += 1
+    return count
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_unrolls_hold_every_step_once_and_count_what_they_leave_out(mode):
+    steps, count, length = 240, 5, 12
+    items, adder = collect(Unroll(length, GAMMA), mode, count=count, steps=steps)
+    kept = items["obs"][items["valid"] > 0]
+    assert len({tuple(row[:2]) for row in kept}) == len(kept), "a step is stored twice"
+    if mode == MODES[0]:
+        assert adder.left_out == 0
+    else:
+        assert len(kept) + adder.left_out == steps * count
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_a_million_steps_and_nothing_crosses_an_episode(mode):
+    """Per mode 200,000 steps through each adder with lengths from one up; with three modes over a million."""
+    count, steps = 1_000, 200
+    items, _ = collect(NStep(3, GAMMA), mode, count=count, steps=steps, longest=30)
+    assert len(items["reward"]) > 150_000
+    np.testing.assert_array_equal(items["obs"][:, 0], items["next_obs"][:, 0])
+    moved = items["next_obs"][:, 1] - items["obs"][:, 1]
+    np.testing.assert_array_equal(moved, np.minimum(3, items["obs"][:, 3] - items["obs"][:, 1]))
+
+    items, _ = collect(Unroll(16, GAMMA), mode, count=count, steps=steps, longest=30, seed=1)
+    before, after, valid = items["obs"][:, :-1], items["obs"][:, 1:], items["valid"][:, :-1] > 0
+    goes_on = valid & (items["discount"][:, :-1] > 0)  # after a true end the next row is a new episode, never used
+    np.testing.assert_array_equal(before[goes_on][:, 0], after[goes_on][:, 0])
+    np.testing.assert_array_equal(before[goes_on][:, 1] + 1, after[goes_on][:, 1])
+    assert (items["valid"][:, -1] == 0).all(), "the last row is only for bootstrapping"
+    at_end = before[..., 1] + 1 == before[..., 3]
+    true_end = at_end & (before[..., 2] != 1)
+    np.testing.assert_array_equal((items["discount"][:, :-1] == 0)[valid], true_end[valid])
+
+
+@pytest.mark.parametrize("item", [NStep(3, GAMMA), Unroll(8, GAMMA)], ids=["n-step", "unroll"])
+def test_a_restored_adder_goes_on_exactly(item):
+    environments = VectorAdapter(Streams(4, MODES[1]), "streams", 0)
+    one, two = (adders.make(item, environments.spec, {}, {}, 4) for _ in range(2))
+    obs, first = environments.reset(), np.ones(4, bool)
+    for t in range(60):
+        if t == 29:
+            two.restore(one.state())
+        action = np.full(4, t % 2)
+        step = environments.step(action)
+        left = one.add(obs, first, action, {}, {}, step)
+        if t >= 29:
+            right = two.add(obs, first, action, {}, {}, step)
+            assert (left is None) == (right is None)
+            if left is not None:
+                tree.map(np.testing.assert_array_equal, left, right)
+        obs, first = step.observation, step.first
+
+
+def test_the_first_flag_marks_episode_starts_and_carry_is_the_one_before_the_unroll():
+    environments = VectorAdapter(Streams(3, MODES[1], 5), "streams", 0)
+    adder = adders.make(Unroll(6, GAMMA), environments.spec, {"hidden": np.zeros(2, np.float32)}, {}, 3)
+    obs, first = environments.reset(), np.ones(3, bool)
+    for t in range(12):
+        carry = {"hidden": np.full((3, 2), t, np.float32)}
+        step = environments.step(np.zeros(3, np.int64))
+        items = adder.add(obs, first, np.zeros(3, np.int64), {}, carry, step)
+        if items is not None:
+            assert (items["carry"]["hidden"] == t - 5).all()
+            rows = items["valid"] > 0
+            np.testing.assert_array_equal(items["first"][rows], items["obs"][rows][:, 1] == 0)
+        obs, first = step.observation, step.first

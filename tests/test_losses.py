@@ -1,0 +1,131 @@
+"""The pieces of losses against numbers done by hand, values and gradients, on every backend."""
+
+from functools import partial
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cavalcade import backends
+from cavalcade.ops import losses
+from cavalcade.tree import Layout
+
+# jax is compiled; "jax-eager" is not, which is slow, and only compared with the others
+BACKENDS = ("numpy", "torch", "jax")
+
+
+def run(backend_name: str, function: Any, *arrays: np.ndarray, **settings: Any) -> np.ndarray:
+    """function(xp, *arrays) on one backend, NumPy in and out."""
+    backend = backends.load(backend_name.removesuffix("-eager"))
+    call = partial(function, backend.xp, **settings)
+    if backend_name == "jax":
+        call = backend.compile(call)
+    return backend.to_numpy(call(*(backend.from_numpy(array) for array in arrays)))
+
+
+@pytest.fixture(params=BACKENDS)
+def on(request: pytest.FixtureRequest) -> Any:
+    return partial(run, request.param)
+
+
+@pytest.fixture(params=backends.NAMES)
+def gradient_of(request: pytest.FixtureRequest) -> Any:
+    """gradient_of(function, x, *rest): of sum(function(xp, x, *rest)) with respect to x [N]."""
+    backend = backends.load(request.param)
+
+    def gradient(function: Any, x: np.ndarray, *rest: np.ndarray) -> np.ndarray:
+        constants = [backend.from_numpy(array) for array in rest]
+
+        def loss(params: dict) -> tuple[Any, dict]:
+            return backend.xp.sum(function(backend.xp, params["x"], *constants)), {}
+
+        differentiated = backend.compile(backend.differentiate(loss, Layout.of({"x": x})))
+        return backend.to_numpy(differentiated(backend.vector(x))[0])
+
+    return gradient
+
+
+ERRORS = np.float32([-3, -1, -0.5, 0, 0.5, 1, 4])
+
+
+def test_huber_is_quadratic_then_linear(on: Any) -> None:
+    # .5*.5^2 = .125, .5*1 = .5 on the border, |e| - .5 beyond
+    np.testing.assert_allclose(on(losses.huber, ERRORS), [2.5, 0.5, 0.125, 0, 0.125, 0.5, 3.5], rtol=1e-6)
+    # delta 2: .5*e^2 up to 2, then 2|e| - 2, so 4 and 6 at the ends
+    expected = [4, 0.5, 0.125, 0, 0.125, 0.5, 6]
+    np.testing.assert_allclose(on(losses.huber, ERRORS, delta=2.0), expected, rtol=1e-6)
+
+
+def test_huber_gradient_is_the_clipped_error(gradient_of: Any) -> None:
+    np.testing.assert_allclose(gradient_of(losses.huber, ERRORS), [-1, -1, -0.5, 0, 0.5, 1, 1], rtol=1e-6)
+
+
+def test_weighted_mean(on: Any) -> None:
+    x = np.float32([[1, 2], [3, 100]])
+    # (1*1 + .5*2 + .5*3) / 2 = 1.75; the last entry does not count
+    assert on(losses.weighted_mean, x, np.float32([[1, 0.5], [0.5, 0]])) == pytest.approx(1.75)
+    assert on(losses.weighted_mean, x, np.zeros((2, 2), np.float32)) == 0.0
+
+
+def test_importance_weights(on: Any) -> None:
+    probability = np.float32([0.5, 0.25, 0.125])
+    weights = partial(on, losses.importance_weights, probability)
+    # 4 items: N P = 2, 1, .5; its inverse .5, 1, 2 over the largest
+    np.testing.assert_allclose(weights(size=4, beta=1.0), [0.25, 0.5, 1], rtol=1e-6)
+    # the same to the power 1/2: 1/sqrt(4), 1/sqrt(2), 1
+    np.testing.assert_allclose(weights(size=4, beta=0.5), [0.5, 0.70710678, 1], rtol=1e-6)
+    np.testing.assert_array_equal(weights(size=4, beta=0.0), [1, 1, 1])
+
+
+def test_importance_weights_of_a_large_table_stay_finite(on: Any) -> None:
+    probability = np.float32([1e-12, 1e-6, 0.9])
+    weights = on(losses.importance_weights, probability, size=2_000_000, beta=1.0)
+    np.testing.assert_allclose(weights, [1, 1e-6, 1e-12 / 0.9], rtol=1e-4)
+
+
+RATIO = np.float32([2, 2, 0.5, 0.5, 1.1, 1.1])
+ADVANTAGE = np.float32([1, -1, 1, -1, 3, -3])
+
+
+def test_ppo_clip(on: Any) -> None:
+    # min(2, 1.2) = 1.2; min(-2, -1.2) = -2; min(.5, .8) = .5; min(-.5, -.8) = -.8; inside the range 1.1 * A
+    expected = [-1.2, 2, -0.5, 0.8, -3.3, 3.3]
+    np.testing.assert_allclose(on(losses.ppo_clip, np.log(RATIO), ADVANTAGE, clip=0.2), expected, rtol=1e-6)
+
+
+def test_ppo_clip_gradient_stops_where_the_policy_moved_enough(gradient_of: Any) -> None:
+    gradient = gradient_of(partial(losses.ppo_clip, clip=0.2), np.log(RATIO), ADVANTAGE)
+    # d(-ratio A)/d(log ratio) = -ratio A; nothing where the clipped branch is the smaller one
+    np.testing.assert_allclose(gradient, [0, 2, -0.5, 0, -3.3, 3.3], rtol=1e-6)
+
+
+FAR_APART = (np.float32([200, 200, 200, -200]), np.float32([1, -1, 0, 1]))  # log ratio, advantage
+
+
+@pytest.mark.filterwarnings("error:(overflow|invalid)")
+def test_ppo_clip_survives_policies_far_apart(on: Any) -> None:
+    loss = on(losses.ppo_clip, *FAR_APART, clip=0.2)
+    np.testing.assert_allclose(loss[[0, 2, 3]], [-1.2, 0, 0], atol=1e-6)
+    assert np.isfinite(loss[1]) and loss[1] > 1e8
+
+
+def test_ppo_clip_gradient_survives_policies_far_apart(gradient_of: Any) -> None:
+    assert np.isfinite(gradient_of(partial(losses.ppo_clip, clip=0.2), *FAR_APART)).all()
+
+
+def test_backends_agree() -> None:
+    def numbers(xp: Any, x: Any, y: Any) -> Any:
+        positive = xp.abs(x) + 1e-3
+        parts = [
+            losses.huber(xp, 3.0 * x, 1.5),
+            losses.importance_weights(xp, positive, 257, 0.6),
+            losses.ppo_clip(xp, x, y, 0.1),
+            losses.weighted_mean(xp, x, positive) * y,
+        ]
+        return xp.stack(parts)
+
+    inputs = np.random.default_rng(0).normal(size=(2, 257)).astype(np.float32)
+    results = [run(name, numbers, *inputs) for name in (*BACKENDS, "jax-eager")]
+    assert all(result.dtype == np.float32 for result in results)
+    for other in results[1:]:
+        np.testing.assert_allclose(other, results[0], rtol=1e-5, atol=1e-5)
