@@ -1,6 +1,7 @@
 """Systems: an algorithm under an architecture with the settings of its paper, by name.
 
-`settings` suit small vector observations; `pixels` are the paper's Atari settings and apply where observations are images.
+`settings` suit small vector observations; `pixels` are the paper's Atari settings and apply where observations are
+images.
 """
 
 from dataclasses import dataclass, field

@@ -30,7 +30,7 @@ def train(
     display: bool | None = None,
     **overrides: Any,
 ) -> Run:
-    """Train `system` on `environment` and return the run. Every setting of the run and of the algorithm is a keyword."""
+    """Train `system` on `environment` and return the run; every setting of the run and the algorithm is a keyword."""
     run_fields = {field.name for field in dataclasses.fields(Settings)}
     settings = Settings(**{k: v for k, v in overrides.items() if k in run_fields})
     rest = {k: v for k, v in overrides.items() if k not in run_fields}
@@ -78,8 +78,8 @@ class Session:
         self.recorder = Recorder(run, restored, self.display.note)
         size = self.runtime.objects["table"].bytes / 1e6
         self.display.note(
-            f"{title}: {self.policy.layout.size:,} parameters, learning in {s.backend}, acting in {self.policy.acts_in}, "
-            f"{s.actors} x {s.envs} environments, table {size:,.1f} MB"
+            f"{title}: {self.policy.layout.size:,} parameters, learning in {s.backend}, "
+            f"acting in {self.policy.acts_in}, {s.actors} x {s.envs} environments, table {size:,.1f} MB"
         )
 
     def _restore(self) -> int:

@@ -10,8 +10,8 @@ MODES = [AutoresetMode.NEXT_STEP, AutoresetMode.SAME_STEP, AutoresetMode.DISABLE
 class Streams(VectorEnv):
     """Episodes of random length that end by termination, truncation or both, all environments at once in NumPy.
 
-    An observation is [episode number over all environments, step, how the episode will end, its length]; the reward of a
-    step is a known function of both, so that anything stored can be checked against what must have happened.
+    An observation is [episode number over all environments, step, how the episode will end, its length]; the reward
+    of a step is a known function of both, so that anything stored can be checked against what must have happened.
     """
 
     def __init__(self, count: int, mode: AutoresetMode, longest: int = 7, endings: tuple = (0, 1, 2), seed: int = 0):

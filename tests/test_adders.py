@@ -1,4 +1,4 @@
-"""Adders against what must have happened: true successors, right discounts, no item across episodes, no estimator wrong."""
+"""Adders against what must have happened: true successors, right discounts, no item across episodes."""
 
 import numpy as np
 import pytest

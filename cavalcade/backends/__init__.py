@@ -20,6 +20,13 @@ from cavalcade.tree import Layout, Tree
 
 NAMES = ("torch", "jax", "numpy")
 
+# The part of the array API standard that networks, ops and losses use, under the same names everywhere.
+STANDARD = """
+    abs all any arange argmax broadcast_to clip cumsum exp expand_dims expm1 flip floor full_like isfinite log log1p
+    logical_and logical_not logical_or max maximum mean minimum moveaxis ones ones_like prod reshape sign sqrt square
+    stack sum tanh where zeros zeros_like float32 int64
+"""
+
 
 class Backend(Protocol):
     name: str

@@ -12,7 +12,7 @@ from cavalcade.specs import EnvSpec
 
 
 class Adapted:
-    """Called with a spec, gives a network that takes observations [N, ...] (an array, or a nest of them) to [N, features]."""
+    """Called with a spec, gives a network from observations [N, ...] (an array, or a nest of them) to [N, features]."""
 
     def __init__(self, module: Any):
         self.module = module

@@ -10,56 +10,8 @@ import numpy as np
 import optax
 
 from cavalcade import tree
+from cavalcade.backends import STANDARD
 from cavalcade.optimiser import Optimiser
-
-_STANDARD = [
-    "abs",
-    "all",
-    "any",
-    "arange",
-    "argmax",
-    "broadcast_to",
-    "clip",
-    "cumsum",
-    "exp",
-    "expand_dims",
-    "expm1",
-    "flip",
-    "floor",
-    "full_like",
-    "isfinite",
-    "log",
-    "log1p",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "max",
-    "maximum",
-    "mean",
-    "minimum",
-    "moveaxis",
-    "ones",
-    "ones_like",
-    "permute_dims",
-    "prod",
-    "reshape",
-    "sign",
-    "sqrt",
-    "square",
-    "stack",
-    "sum",
-    "swapaxes",
-    "tanh",
-    "where",
-    "zeros",
-    "zeros_like",
-    "float32",
-    "int64",
-    "bool",
-    "concat",
-    "astype",
-    "asarray",
-]
 
 
 def _conv2d(x: Any, weight: Any, bias: Any, stride: int, padding: int = 0) -> Any:
@@ -73,8 +25,10 @@ def _max_pool(x: Any, size: int, stride: int, padding: int) -> Any:
 
 
 def _namespace() -> SimpleNamespace:
-    xp = SimpleNamespace(**{name: getattr(jnp, name) for name in _STANDARD})
+    xp = SimpleNamespace(**{name: getattr(jnp, name) for name in STANDARD.split()})
     xp.name = "jax"
+    xp.swapaxes, xp.concat, xp.astype, xp.asarray = jnp.swapaxes, jnp.concat, jnp.astype, jnp.asarray
+    xp.permute_dims, xp.bool = jnp.permute_dims, jnp.bool
     xp.relu, xp.sigmoid, xp.softplus = jax.nn.relu, jax.nn.sigmoid, jax.nn.softplus
     xp.linear = lambda x, weight, bias: x @ weight + bias
     xp.one_hot = lambda index, count: jax.nn.one_hot(index, count, dtype=jnp.float32)

@@ -10,59 +10,16 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
+from cavalcade.backends import STANDARD
 from cavalcade.optimiser import Optimiser
-
-_PLAIN = [
-    "abs",
-    "all",
-    "any",
-    "arange",
-    "argmax",
-    "broadcast_to",
-    "clip",
-    "cumsum",
-    "exp",
-    "expand_dims",
-    "expm1",
-    "flip",
-    "floor",
-    "full_like",
-    "isfinite",
-    "log",
-    "log1p",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "max",
-    "maximum",
-    "mean",
-    "minimum",
-    "moveaxis",
-    "ones",
-    "ones_like",
-    "prod",
-    "reshape",
-    "sign",
-    "sqrt",
-    "square",
-    "stack",
-    "sum",
-    "swapaxes",
-    "tanh",
-    "where",
-    "zeros",
-    "zeros_like",
-    "float32",
-    "int64",
-]
 
 
 def _namespace(np_like: Any) -> SimpleNamespace:
     """The facade over `numpy` or `autograd.numpy`."""
     n = np_like
-    xp = SimpleNamespace(**{name: getattr(n, name) for name in _PLAIN})
+    xp = SimpleNamespace(**{name: getattr(n, name) for name in STANDARD.split()})
     xp.name = "numpy"
-    xp.bool = np.bool_
+    xp.bool, xp.swapaxes = np.bool_, n.swapaxes
     xp.asarray = np.asarray
     xp.concat = lambda arrays, axis=0: n.concatenate(arrays, axis)
     xp.permute_dims = n.transpose

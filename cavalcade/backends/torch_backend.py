@@ -19,48 +19,8 @@ from torch.optim.rmsprop import rmsprop
 from torch.optim.sgd import sgd
 
 from cavalcade import tree
+from cavalcade.backends import STANDARD
 from cavalcade.optimiser import Optimiser
-
-_STANDARD = [
-    "abs",
-    "all",
-    "any",
-    "arange",
-    "broadcast_to",
-    "cumsum",
-    "exp",
-    "expand_dims",
-    "expm1",
-    "flip",
-    "floor",
-    "full_like",
-    "isfinite",
-    "log",
-    "log1p",
-    "logical_and",
-    "logical_not",
-    "logical_or",
-    "maximum",
-    "minimum",
-    "moveaxis",
-    "ones",
-    "ones_like",
-    "permute_dims",
-    "prod",
-    "reshape",
-    "sign",
-    "sqrt",
-    "square",
-    "stack",
-    "tanh",
-    "where",
-    "zeros",
-    "zeros_like",
-    "float32",
-    "int64",
-    "bool",
-    "concat",
-]
 
 
 def _scan(step: Callable, carry: Any, xs: tuple, reverse: bool = False) -> tuple[Any, Any]:
@@ -83,8 +43,9 @@ def _no_gradient(function: Callable, *args: Any) -> Any:
 
 
 def _namespace() -> SimpleNamespace:
-    xp = SimpleNamespace(**{name: getattr(standard, name) for name in _STANDARD})
+    xp = SimpleNamespace(**{name: getattr(standard, name) for name in STANDARD.split()})
     xp.name = "torch"
+    xp.permute_dims, xp.bool, xp.concat = standard.permute_dims, torch.bool, torch.cat
     # torch's own functions take `axis` and `keepdims` and skip the wrappers of the compatibility layer
     xp.sum, xp.mean, xp.max, xp.argmax, xp.clip = torch.sum, torch.mean, torch.amax, torch.argmax, torch.clamp
     xp.swapaxes = torch.swapaxes
@@ -179,7 +140,8 @@ class Traced:
         self.programs: dict[Any, Callable | None] = {}
 
     def __call__(self, *args: Any) -> Any:
-        flat, structure = optree.tree_flatten(args)
+        flat: list[Any]
+        flat, structure = optree.tree_flatten(args)  # type: ignore[arg-type]
         shapes = tuple(x.shape for x in flat)
         program = self.programs.get(shapes)
         if program is not None:

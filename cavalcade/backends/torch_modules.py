@@ -13,7 +13,7 @@ from cavalcade.specs import EnvSpec
 
 
 class Adapted:
-    """Called with a spec, gives a network that takes observations [N, ...] (a tensor, or a nest of them) to [N, features]."""
+    """Called with a spec, gives a network from observations [N, ...] (a tensor, or a nest of them) to [N, features]."""
 
     def __init__(self, module: nn.Module):
         if next(module.buffers(), None) is not None:

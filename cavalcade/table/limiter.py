@@ -53,6 +53,6 @@ class Limiter:
     def account(self) -> str:
         balance = self.inserts * self.samples_per_insert - self.samples
         return (
-            f"{self.inserts - self.deletes} items (needs {self.min_size}), {self.inserts} inserted, {self.samples} drawn, "
-            f"balance {balance:g} in the window [{self.min_diff:g}, {self.max_diff:g}]"
+            f"{self.inserts - self.deletes} items (needs {self.min_size}), {self.inserts} inserted, "
+            f"{self.samples} drawn, balance {balance:g} in the window [{self.min_diff:g}, {self.max_diff:g}]"
         )
