@@ -100,7 +100,8 @@ class UnrollAdder:
     """Unrolls of one length for all environments, cut at the same environment step, overlapping by one observation.
 
     Row t+1 of a column holds the true successor of row t. A column can be shorter than the unroll (an environment
-    spent a step on its reset) or would be longer (truncations took rows): the rest is marked invalid, or left out and counted.
+    spent a step on its reset) or would be longer (truncations took rows): the rest is marked invalid, or left out and
+    counted.
     """
 
     def __init__(self, item: Unroll, blank: Tree, count: int):

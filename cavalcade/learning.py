@@ -63,17 +63,35 @@ class Learner:
         target = self.backend.views(state["target"], self.layout) if "target" in state else None
         return self._differentiated(state["params"], target, state["statistics"], samples)
 
-    def _apply_text(self, state: dict, gradient: Any) -> tuple[dict, dict]:
+    def _descend(self, state: dict, gradient: Any) -> tuple[dict, dict]:
+        """The optimiser's step, clipped by the global norm."""
         xp = self.backend.xp
         norm = xp.sqrt(xp.sum(gradient * gradient))
         if self.settings.clip:
             gradient = gradient * xp.clip(self.settings.clip / (norm + 1e-6), None, 1.0)
         params, optimiser = self.optimiser.update(gradient, state["optimiser"], state["params"])
-        updates = state["updates"] + 1
-        state = {**state, "params": params, "optimiser": optimiser, "updates": updates}
+        return {**state, "params": params, "optimiser": optimiser}, {"gradient_norm": norm}
+
+    def _advance(self, state: dict) -> dict:
+        """Count the update; every so often the target network takes the parameters."""
+        state = {**state, "updates": state["updates"] + 1}
         if "target" in state:
-            state["target"] = self.backend.assign(state["target"], params, updates % self.algorithm.target_period == 0)
-        return state, {"gradient_norm": norm}
+            now = state["updates"] % self.algorithm.target_period == 0
+            state["target"] = self.backend.assign(state["target"], state["params"], now)
+        return state
+
+    def _apply_text(self, state: dict, gradient: Any) -> tuple[dict, dict]:
+        state, metrics = self._descend(state, gradient)
+        return self._advance(state), metrics
+
+    def _step_text(self, state: dict, samples: Tree, index: Any) -> tuple[dict, Any]:
+        """One update from the samples at `index`; its metrics as one array, since each array that leaves costs time."""
+        xp = self.backend.xp
+        gradient, metrics = self._gradients_text(state, tree.map(lambda leaf: xp.rows(leaf, index), samples))
+        state, more = self._descend(state, gradient)
+        metrics = {**metrics, **more}
+        self.metric_names = list(metrics)
+        return state, xp.stack(list(metrics.values()))
 
     def _update_text(self, state: dict, items: Tree, indices: Any) -> tuple[dict, Any]:
         xp = self.backend.xp
@@ -81,16 +99,7 @@ class Learner:
         state = {**state, "statistics": statistics}
         params = self.backend.views(state["params"], self.layout)
         samples = self.algorithm.prepare(xp, self.model.spec, self._forward(params, statistics), items)
-
-        def step(state: dict, index: Any) -> tuple[dict, Any]:
-            drawn = tree.map(lambda leaf: xp.rows(leaf, index), samples)
-            gradient, metrics = self._gradients_text(state, drawn)
-            state, more = self._apply_text(state, gradient)
-            metrics = {**metrics, **more}
-            self.metric_names = list(metrics)
-            return state, xp.stack(list(metrics.values()))  # one array leaves the backend instead of many
-
-        state, rows = self.backend.scan_updates(step, state, indices)
+        state, rows = self.backend.scan_updates(self._step_text, self._advance, state, samples, indices)
         return state, xp.mean(rows, axis=0)
 
     def _normalise(self, items: Tree, statistics: Tree) -> tuple[Tree, Tree]:
@@ -98,20 +107,18 @@ class Learner:
         xp = self.backend.xp
         if not statistics:
             return items, statistics
-        statistics = {**statistics, **self.model.observe(xp, statistics, items["obs"])}
+        weight = items.get("valid")  # rows that are no transition do not count
+        statistics = {**statistics, **self.model.observe(xp, statistics, items["obs"], weight)}
         if REWARD in statistics:
-            reward, discount = (xp.swapaxes(items[name], 0, 1) for name in ("reward", "discount"))
-            ongoing = discount * xp.swapaxes(items["valid"], 0, 1)
+            reward, discount, valid = (xp.swapaxes(items[name], 0, 1) for name in ("reward", "discount", "valid"))
 
             def accumulate(total: Any, r_t: Any, ongoing_t: Any) -> tuple[Any, Any]:
                 return (total + r_t) * ongoing_t, total + r_t
 
-            _, totals = xp.scan(accumulate, xp.zeros_like(reward[0]), (reward, ongoing))
-            statistics[REWARD] = normaliser.merge(xp, statistics[REWARD], xp.reshape(totals, (-1,)))
-            items = {
-                **items,
-                "reward": normaliser.scaled(xp, statistics[REWARD], items["reward"], centre=False),
-            }
+            _, totals = xp.scan(accumulate, xp.zeros_like(reward[0]), (reward, discount * valid))
+            moments = normaliser.merge(xp, statistics[REWARD], xp.reshape(totals, (-1,)), xp.reshape(valid, (-1,)))
+            statistics[REWARD] = moments
+            items = {**items, "reward": normaliser.scaled(xp, moments, items["reward"], centre=False)}
         return items, statistics
 
     # --- calls ------------------------------------------------------------------------------------------------
@@ -136,7 +143,7 @@ class Learner:
         if not np.isfinite(means["loss"]) or not np.isfinite(means["gradient_norm"]):
             raise UserError(
                 f"The loss became {means['loss']} at update {self.updates}; lower --learning-rate or "
-                "--max-gradient-norm, or set --normalise-observations true."
+                "--max-gradient-norm, or set --normalise-observations."
             )
         return means
 

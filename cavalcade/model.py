@@ -95,14 +95,15 @@ class Model:
         leaves = dict(tree.named(self.spec.observation))
         return {_key(path): normaliser.fresh(leaves[path].shape) for path in self.normalised}
 
-    def observe(self, xp: Any, statistics: Tree, obs: Tree) -> Tree:
-        """The statistics after these observations too."""
+    def observe(self, xp: Any, statistics: Tree, obs: Tree, weight: Any = None) -> Tree:
+        """The statistics after these observations [..., shape] too; where `weight` [...] is 0 they do not count."""
         found = dict(tree.named(obs))
         leaves = dict(tree.named(self.spec.observation))
         merged = {}
         for path in self.normalised:
             x = xp.reshape(xp.astype(found[path], xp.float32), (-1, *leaves[path].shape))
-            merged[_key(path)] = normaliser.merge(xp, statistics[_key(path)], x)
+            rows = None if weight is None else xp.reshape(weight, (-1,))
+            merged[_key(path)] = normaliser.merge(xp, statistics[_key(path)], x, rows)
         return merged
 
 

@@ -16,11 +16,16 @@ def fresh(shape: tuple[int, ...]) -> Tree:
     }
 
 
-def merge(xp: Any, moments: Tree, x: Any) -> Tree:
-    """The moments after the rows of x [N, ...] too."""
-    mean = xp.mean(x, axis=0)
-    variance = xp.mean(xp.square(x - mean), axis=0)
-    count, new = moments["count"], float(x.shape[0])
+def merge(xp: Any, moments: Tree, x: Any, weight: Any = None) -> Tree:
+    """The moments after the rows of x [N, ...] too; `weight` [N] is 0 for rows that do not count."""
+    if weight is None:
+        new, share = float(x.shape[0]), 1.0 / x.shape[0]
+    else:
+        new = xp.sum(weight)
+        share = xp.reshape(weight, (-1, *(1,) * (x.ndim - 1))) / xp.clip(new, 1.0, None)
+    mean = xp.sum(x * share, axis=0)
+    variance = xp.sum(xp.square(x - mean) * share, axis=0)
+    count = moments["count"]
     total, shift = count + new, mean - moments["mean"]
     spread = moments["variance"] * count + variance * new + xp.square(shift) * (count * new / total)
     return {"count": total, "mean": moments["mean"] + shift * (new / total), "variance": spread / total}

@@ -1,8 +1,8 @@
 """A program: plain classes wired by passing handles (Launchpad's idea). What it runs on is a runtime's business.
 
 `program.add("learner", LearnerLoop, source=table)` returns a handle; a handle among another node's arguments is an
-edge. A node with `step() -> bool` is a worker: one unit of work that never blocks, and whether it moved. A node may also
-offer `account() -> str` (why it waits), `report() -> dict` (what it counted since the last time), `state()` and
+edge. A node with `step() -> bool` is a worker: one unit of work that never blocks, and whether it moved. A node may
+also offer `account() -> str` (why it waits), `report() -> dict` (what it counted since the last time), `state()` and
 `restore(state)`.
 """
 

@@ -28,6 +28,9 @@ _NATURE = {
     "replay_size": 200_000,  # 1,000,000 in the paper
     "replay_start": 20_000,  # 50,000 in the paper
     "batch": 32,
+    "update_every": 4,
+    "updates_per_draw": 1,
+    "anneal": False,
     "target_period": 2_000,  # 10,000 in the paper, with five times the replay
     "epsilon_end": 0.1,
     "epsilon_steps": 250_000,
@@ -50,7 +53,7 @@ SYSTEMS = {
         "sync",
         "Mnih et al. 2016, Asynchronous methods for deep reinforcement learning",
         "advantage actor-critic in lock step",
-        pixels={"unroll": 5, "entropy_cost": 0.01, "clip_rewards": True},
+        pixels={"unroll": 5, "entropy_cost": 0.01, "clip_rewards": True, "normalise_rewards": False},
     ),
     "ppo": System(
         "ppo",

@@ -9,20 +9,28 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import optree
 
 Tree = Any
 
 
 def map(function: Callable, tree: Tree, *rest: Tree) -> Tree:
     """Apply `function` to the leaves of one tree, or of several trees of one shape."""
-    if not isinstance(tree, dict):  # the usual case: one array, no nest
+    if not isinstance(tree, dict):
         return function(tree, *rest)
-    return optree.tree_map(function, tree, *rest)  # type: ignore[arg-type]
+    return {key: map(function, child, *(other[key] for other in rest)) for key, child in tree.items()}
 
 
 def leaves(tree: Tree) -> list:
-    return optree.tree_leaves(tree) if isinstance(tree, dict) else [tree]  # type: ignore[arg-type]
+    if not isinstance(tree, dict):
+        return [tree]
+    return [leaf for key in sorted(tree) for leaf in leaves(tree[key])]
+
+
+def rebuild(tree: Tree, leaves: Iterator) -> Tree:
+    """A tree of the shape of `tree` with these leaves, in the order of `leaves(tree)`."""
+    if not isinstance(tree, dict):
+        return next(leaves)
+    return {key: rebuild(tree[key], leaves) for key in sorted(tree)}
 
 
 def named(tree: Tree, prefix: str = "") -> Iterator[tuple[str, Any]]:

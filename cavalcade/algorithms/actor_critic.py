@@ -19,7 +19,7 @@ from cavalcade.tree import Tree, map
 class ActorCritic:
     discount: float = 0.99  # per environment step
     gae_lambda: float = 0.95
-    unroll: int = 128  # steps of each environment per update
+    unroll: int = 64  # steps of each environment per update
     value_cost: float = 1.0  # times half the squared error
     entropy_cost: float = 0.0
     optimiser_name: str = "adam"
@@ -30,7 +30,7 @@ class ActorCritic:
     anneal: bool = True  # learning rate falls linearly to zero over the run
     normalise_advantages: bool = True
     normalise_observations: bool = False
-    normalise_rewards: bool = False
+    normalise_rewards: bool = True  # in units of the deviation of their discounted sums
     clip_rewards: bool = False  # to [-1, 1], as on Atari
     hidden: tuple[int, ...] = (64, 64)
     activation: str = "tanh"

@@ -31,8 +31,8 @@ class DQN:
     replay_size: int = 50_000
     replay_start: int = 1_000  # transitions before the first update
     batch: int = 64
-    update_every: int = 4  # environment steps per update
-    updates_per_draw: int = 2  # updates made from one draw of the table, compiled as one call
+    update_every: int = 2  # environment steps per update
+    updates_per_draw: int = 4  # updates made from one draw of the table, compiled as one call
     target_period: int = 250  # updates
     epsilon_start: float = 1.0
     epsilon_end: float = 0.04
@@ -41,9 +41,9 @@ class DQN:
     learning_rate: float = 1e-3
     optimiser_epsilon: float = 1e-8
     max_gradient_norm: float = 10.0
-    anneal: bool = False  # learning rate falls linearly to zero over the run
+    anneal: bool = True  # learning rate falls linearly to zero over the run
     clip_rewards: bool = False  # to [-1, 1], as on Atari
-    hidden: tuple[int, ...] = (64, 64)
+    hidden: tuple[int, ...] = (128, 128)
     activation: str = "relu"
     convolution: str = "nature"
     normalise_observations: bool = False

@@ -47,8 +47,13 @@ class Backend(Protocol):
     def assign(self, target: Any, source: Any, now: Any) -> Any:
         """`source` where `now` is true, else `target`; in place where the backend works in place."""
 
-    def scan_updates(self, step: Callable, state: Any, indices: Any) -> tuple[Any, Any]:
-        """Fold `step(state, index) -> state, row` over the rows of `indices`; gives the state and the stacked rows."""
+    def scan_updates(
+        self, step: Callable, advance: Callable, state: dict, samples: Tree, indices: Any
+    ) -> tuple[dict, Any]:
+        """For each row of `indices`: `state, row = step(state, samples, index)`, then `state = advance(state)`.
+
+        Gives the state and the stacked rows. `step` is arithmetic on arrays and may be compiled or recorded alone.
+        """
 
     def compile(self, function: Callable) -> Callable: ...
 

@@ -24,6 +24,13 @@ def _max_pool(x: Any, size: int, stride: int, padding: int) -> Any:
     return jax.lax.reduce_window(x, -jnp.inf, jax.lax.max, (1, 1, size, size), (1, 1, stride, stride), edges)
 
 
+def _pick(x: Any, index: Any) -> Any:
+    if x.shape[-1] > 64:
+        return jnp.take_along_axis(x, index[..., None], -1)[..., 0]
+    # for a few choices arithmetic is faster on a CPU than a gather, and its gradient than a scatter
+    return jnp.sum(x * jax.nn.one_hot(index, x.shape[-1], dtype=x.dtype), -1)
+
+
 def _namespace() -> SimpleNamespace:
     xp = SimpleNamespace(**{name: getattr(jnp, name) for name in STANDARD.split()})
     xp.name = "jax"
@@ -33,10 +40,10 @@ def _namespace() -> SimpleNamespace:
     xp.linear = lambda x, weight, bias: x @ weight + bias
     xp.one_hot = lambda index, count: jax.nn.one_hot(index, count, dtype=jnp.float32)
     xp.stop_gradient = jax.lax.stop_gradient
-    xp.rows = lambda x, index: jnp.take(x, index, axis=0)
+    xp.rows = lambda x, index: jnp.take(x, index, axis=0, mode="clip")
     xp.no_gradient = lambda function, *args: jax.lax.stop_gradient(function(*args))
     xp.log_softmax = jax.nn.log_softmax
-    xp.pick = lambda x, index: jnp.take_along_axis(x, index[..., None], -1)[..., 0]
+    xp.pick = _pick
     xp.scan = lambda step, carry, xs, reverse=False: jax.lax.scan(
         lambda c, row: step(c, *row), carry, xs, reverse=reverse
     )
@@ -71,9 +78,15 @@ class JaxBackend:
     def assign(self, target: Any, source: Any, now: Any) -> Any:
         return jnp.where(now, source, target)
 
-    def scan_updates(self, step: Callable, state: Any, indices: Any) -> tuple[Any, Any]:
+    def scan_updates(
+        self, step: Callable, advance: Callable, state: dict, samples: tree.Tree, indices: Any
+    ) -> tuple[dict, Any]:
+        def body(state: dict, index: Any) -> tuple[dict, Any]:
+            state, row = step(state, samples, index)
+            return advance(state), row
+
         few = len(indices) if len(indices) <= 4 else 1  # a loop costs more than it saves for a few small updates
-        return jax.lax.scan(step, state, indices, unroll=few)
+        return jax.lax.scan(body, state, indices, unroll=few)
 
     def compile(self, function: Callable) -> Callable:
         return jax.jit(function)

@@ -159,11 +159,14 @@ class NumpyBackend:
     def assign(self, target: np.ndarray, source: np.ndarray, now: Any) -> np.ndarray:
         return source.copy() if now else target
 
-    def scan_updates(self, step: Callable, state: Any, indices: np.ndarray) -> tuple[Any, Any]:
+    def scan_updates(
+        self, step: Callable, advance: Callable, state: dict, samples: tree.Tree, indices: np.ndarray
+    ) -> tuple[dict, np.ndarray]:
         rows = []
         for index in indices:
-            state, metrics = step(state, index)
-            rows.append(metrics)
+            state, row = step(state, samples, index)
+            state = advance(state)
+            rows.append(row)
         return state, np.stack(rows)
 
     def compile(self, function: Callable) -> Callable:

@@ -11,7 +11,6 @@ from typing import Any
 
 import array_api_compat.torch as standard
 import numpy as np
-import optree
 import torch
 import torch.nn.functional as F
 from torch.optim.adam import adam
@@ -68,6 +67,7 @@ class TorchBackend:
 
     def __init__(self) -> None:
         self.xp = _namespace()
+        self.recorded: Recorded | None = None
 
     def vector(self, array: np.ndarray) -> torch.Tensor:
         return torch.tensor(array, dtype=torch.float32)
@@ -79,19 +79,12 @@ class TorchBackend:
         return vector.views
 
     def differentiate(self, loss: Callable, layout: tree.Layout) -> Callable:
-        def with_leaves(leaves: list, *args: Any) -> tuple[torch.Tensor, Any]:
-            leaves = [leaf.detach().requires_grad_() for leaf in leaves]
+        def gradient(vector: Any, *args: Any) -> tuple[torch.Tensor, Any]:
+            leaves = [leaf.detach().requires_grad_() for _, leaf in tree.named(self.views(vector, layout))]
             with torch.enable_grad():
                 value, aux = loss(tree.from_named(dict(zip(layout.paths, leaves))), *args)
                 parts = torch.autograd.grad(value, leaves)
             return torch.cat([part.reshape(-1) for part in parts]), tree.map(lambda x: x.detach(), aux)
-
-        traced = Traced(with_leaves)
-
-        def gradient(vector: Any, *args: Any) -> tuple[torch.Tensor, Any]:
-            if not hasattr(vector, "leaves"):
-                vector.leaves = [leaf for _, leaf in tree.named(self.views(vector, layout))]
-            return traced(vector.leaves, *args)
 
         return gradient
 
@@ -101,11 +94,15 @@ class TorchBackend:
     def assign(self, target: torch.Tensor, source: torch.Tensor, now: Any) -> torch.Tensor:
         return target.copy_(source) if now else target
 
-    def scan_updates(self, step: Callable, state: Any, indices: Any) -> tuple[Any, Any]:
+    def scan_updates(
+        self, step: Callable, advance: Callable, state: dict, samples: tree.Tree, indices: torch.Tensor
+    ) -> tuple[dict, torch.Tensor]:
+        if self.recorded is None or self.recorded.step != step:
+            self.recorded = Recorded(step)
         rows = []
         for index in torch.unbind(indices):
-            state, metrics = step(state, index)
-            rows.append(metrics)
+            rows.append(self.recorded(state, samples, index))
+            state = advance(state)
         return state, torch.stack(rows)
 
     def compile(self, function: Callable) -> Callable:
@@ -124,47 +121,45 @@ class TorchBackend:
         return tree.map(lambda x: x.detach().numpy() if isinstance(x, torch.Tensor) else np.asarray(x), arrays)
 
 
-class Traced:
-    """The same calls without the cost of making them: recorded once, then replayed by torch's own interpreter.
+class Recorded:
+    """An update without the cost of calling it: recorded once, then replayed by torch's own interpreter.
 
-    Eager torch spends three quarters of a small gradient in Python and in building its graph. After a warm-up the whole
-    gradient is recorded as one list of operations (make_fx) and replayed (torch.jit), with the same kernels on the same
-    numbers and therefore the same bits. Anything that cannot be recorded goes on eagerly.
+    Eager torch spends three quarters of a small update in Python and in building its graph. After a warm-up the whole
+    update (draw, loss, gradient, clipping, optimiser) is recorded as one list of operations (make_fx) and replayed
+    (torch.jit): the same kernels on the same numbers in the same order, hence the same bits. Parameters and optimiser
+    state change in place. What cannot be recorded goes on eagerly.
     """
 
-    WARM_UP = 40  # calls with the same shapes; recording costs about a second
+    WARM_UP = 40  # updates of a run before recording, which costs a second; a resumed run counts on
 
-    def __init__(self, function: Callable):
-        self.function = function
-        self.calls: dict[Any, int] = {}
+    def __init__(self, step: Callable):
+        self.step = step
         self.programs: dict[Any, Callable | None] = {}
 
-    def __call__(self, *args: Any) -> Any:
-        flat: list[Any]
-        flat, structure = optree.tree_flatten(args)  # type: ignore[arg-type]
-        shapes = tuple(x.shape for x in flat)
-        program = self.programs.get(shapes)
-        if program is not None:
-            gradient, *metrics = program(*flat)
-            return gradient, dict(zip(self.names, metrics))
-        self.calls[shapes] = self.calls.get(shapes, 0) + 1
-        if self.calls[shapes] == self.WARM_UP:
-            self.programs[shapes] = self._record(flat, structure)
-        return self.function(*args)
+    def __call__(self, state: dict, samples: tree.Tree, index: torch.Tensor) -> torch.Tensor:
+        if state["updates"] < self.WARM_UP or state["params"].is_cuda:  # on a GPU kernels cost more than calls
+            return self.step(state, samples, index)[1]
+        given = {"state": {**state, "updates": {}}, "samples": samples, "index": index}
+        flat = tree.leaves(given)
+        shapes = tuple(leaf.shape for leaf in flat)
+        if shapes not in self.programs:
+            self.programs[shapes] = self._record(given, flat)
+        program = self.programs[shapes]
+        return program(*flat) if program else self.step(state, samples, index)[1]
 
-    def _record(self, flat: list, structure: Any) -> Callable | None:
-        def run(*leaves: torch.Tensor) -> tuple:
-            gradient, metrics = self.function(*optree.tree_unflatten(structure, leaves))
-            self.names = list(metrics)
-            return gradient, *metrics.values()
+    def _record(self, given: dict, flat: list[torch.Tensor]) -> Callable | None:
+        def run(*leaves: torch.Tensor) -> torch.Tensor:
+            same = tree.rebuild(given, iter(leaves))
+            return self.step(same["state"], same["samples"], same["index"])[1]
 
         try:
             from torch.fx.experimental.proxy_tensor import make_fx
 
-            operations = make_fx(run)(*flat)
+            scratch = [leaf.clone() for leaf in flat]  # recording runs the update, so it gets copies
+            operations = make_fx(run)(*scratch)
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch.jit is in maintenance; without it the eager path remains
-                return torch.jit.trace(operations, tuple(flat), check_trace=False)
+                return torch.jit.trace(operations, tuple(scratch), check_trace=False)
         except Exception:
             return None
 
@@ -180,19 +175,25 @@ class TorchOptimiser:
         return {"count": torch.zeros(()), **{name: torch.zeros_like(vector) for name in kept}}
 
     def update(self, gradient: torch.Tensor, state: dict, vector: torch.Tensor) -> tuple[torch.Tensor, dict]:
+        """The library moves a zero vector by its rule at rate one; the move times the rate is added to `vector`."""
         s, count = self.settings, state["count"]
-        rate = s.learning_rate * (max(0.0, 1.0 - float(count) / s.horizon) if s.horizon else 1.0)
-        shared: dict[str, Any] = {"weight_decay": 0.0, "maximize": False, "lr": rate}
+        rate: Any = s.learning_rate
+        if s.horizon:
+            rate = s.learning_rate * torch.clamp(1.0 - count / s.horizon, min=0.0)
+        move = torch.zeros_like(vector)
+        shared: dict[str, Any] = {"weight_decay": 0.0, "maximize": False, "lr": 1.0}
         if s.name == "adam":
-            shared |= {"eps": s.epsilon, "beta1": 0.9, "beta2": 0.999, "amsgrad": False, "fused": True}
-            adam([vector], [gradient], [state["mean"]], [state["square"]], [], [count], **shared)
+            # `differentiable` keeps the step count a tensor; torch.jit would drop the fused kernel as having no result
+            shared |= {"eps": s.epsilon, "beta1": 0.9, "beta2": 0.999, "amsgrad": False, "differentiable": True}
+            adam([move], [gradient], [state["mean"]], [state["square"]], [], [count], foreach=False, **shared)
         elif s.name == "rmsprop":
             shared |= {"eps": s.epsilon, "alpha": s.decay, "momentum": 0.0, "centered": False}
-            rmsprop([vector], [gradient], [state["square"]], [], [], [count], **shared)
+            rmsprop([move], [gradient], [state["square"]], [], [], [count], foreach=False, **shared)
         else:
             shared |= {"momentum": 0.0, "dampening": 0.0, "nesterov": False}
-            sgd([vector], [gradient], [None], **shared)
+            sgd([move], [gradient], [None], foreach=False, **shared)
             count += 1
+        vector += move * rate
         return vector, state
 
 

@@ -1,0 +1,100 @@
+"""Learning runs with seeds: trains, judges each policy on 100 fresh episodes, writes the table in docs/results.md.
+
+    make learn                                 everything, about 40 minutes on two cores
+    python benchmarks/learn.py --only dqn      rows whose name contains the word; the others keep their figures
+    python benchmarks/learn.py --seeds 3
+
+Each row is a plain command; the score of a seed is what `cavalcade evaluate` says of the policy the run saved.
+"""
+
+import argparse
+import datetime
+import json
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+ROOT = Path(__file__).parent.parent
+RESULTS = ROOT / "docs" / "results.md"
+BEGIN, END = "<!-- learning table: written by make learn -->", "<!-- end of learning table -->"
+
+
+@dataclass(frozen=True)
+class Row:
+    name: str
+    command: str  # of one seed, after `cavalcade train`
+    wanted: float
+    at_least: bool = True  # or: below
+
+
+ROWS = [
+    Row("dqn CartPole", "dqn CartPole-v1 --steps 100000", 475),
+    Row("ppo CartPole", "ppo CartPole-v1 --steps 100000", 475),
+    Row("ppo CartPole jax", "ppo CartPole-v1 --steps 100000 --backend jax", 475),
+    Row("a2c CartPole", "a2c CartPole-v1 --steps 500000", 475),
+    Row("dqn Acrobot", "dqn Acrobot-v1 --steps 100000", -90),
+    Row(
+        "ppo with memory, no velocities",
+        "ppo cavalcade/CartPoleNoVelocity-v1 --steps 500000 --memory 64 --backend jax",
+        400,
+    ),
+    Row("ppo without memory, no velocities", "ppo cavalcade/CartPoleNoVelocity-v1 --steps 500000", 200, at_least=False),
+]
+
+
+def run(row: Row, seed: int, folder: Path) -> tuple[float, float]:
+    """(score, seconds) of one seed."""
+    out = folder / f"{row.name.replace(' ', '-').replace(',', '')}-{seed}"
+    began = time.perf_counter()
+    train = [sys.executable, "-m", "cavalcade", "train", *row.command.split(), "--seed", str(seed), "--out", str(out)]
+    done = subprocess.run(train, capture_output=True, text=True)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(train)} failed:\n{done.stderr[-2000:]}")
+    seconds = time.perf_counter() - began
+    judge = [sys.executable, "-m", "cavalcade", "evaluate", str(out), "--episodes", "100", "--seed", "12345", "--json"]
+    score = json.loads(subprocess.run(judge, capture_output=True, text=True, check=True).stdout)["mean"]
+    print(f"{row.name} seed {seed}: {score:.1f} in {seconds:.0f} s", flush=True)
+    return score, seconds
+
+
+def line(row: Row, results: list[tuple[float, float]]) -> str:
+    scores = [score for score, _ in results]
+    met = sum(score >= row.wanted if row.at_least else score < row.wanted for score in scores)
+    wanted = f"{'≥' if row.at_least else '<'} {row.wanted:g}"
+    low, middle, high = min(scores), statistics.median(scores), max(scores)
+    seconds = statistics.median(seconds for _, seconds in results)
+    today = datetime.date.today().isoformat()
+    return (
+        f"| {row.name} | {wanted} | {met} of {len(scores)} | {middle:.1f} ({low:.1f} to {high:.1f}) | "
+        f"{seconds:.0f} | {today} | `cavalcade train {row.command} --seed S` |"
+    )
+
+
+def write(lines: dict[str, str]) -> None:
+    """Put new lines into the table, keep the others, in the order of ROWS."""
+    text = RESULTS.read_text()
+    before, rest = text.split(BEGIN)
+    old, after = rest.split(END)
+    kept = {known.split("|")[1].strip(): known for known in old.splitlines() if known.startswith("| ")}
+    kept = {name: kept[name] for name in kept if name not in ("run", "---")} | lines
+    head = "| run | wanted | seeds that reach it | median (range) over seeds | seconds | date | command |\n"
+    head += "| --- | --- | --- | --- | --- | --- | --- |\n"
+    table = "\n".join(kept[row.name] for row in ROWS if row.name in kept)
+    RESULTS.write_text(f"{before}{BEGIN}\n\n{head}{table}\n\n{END}{after}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--workers", type=int, default=2, help="runs at a time")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.workers) as pool:
+        for row in [row for row in ROWS if given.only in row.name]:
+            futures = [pool.submit(run, row, seed, Path(folder)) for seed in range(given.seeds)]
+            write({row.name: line(row, [future.result() for future in futures])})
