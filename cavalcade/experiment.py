@@ -43,7 +43,7 @@ class Settings:
     actors: int = 1
     envs: int = 8  # environments of each actor
     target: float | None = None  # stop when an evaluation reaches this mean return
-    evaluations: int = 20  # evenly over the run; 0 saves the last policy instead of the best
+    evaluations: int = 10  # evenly over the run; 0 saves the last policy instead of the best
     evaluation_episodes: int = 10
     acting: str = "auto"  # auto, numpy, backend: what computes actions
     threads: int = 0  # of the backend; 0 is one for small networks and all cores for convolutions

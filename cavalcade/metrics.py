@@ -6,7 +6,7 @@ from collections import deque
 import numpy as np
 
 WINDOW = 100  # episodes behind the median and quartiles shown
-RATES = 10  # rows over which frames and updates per second are taken
+RATES = 10  # rows over which speeds and shares of time are taken
 
 
 class Metrics:
@@ -18,7 +18,8 @@ class Metrics:
         self.window: deque[float] = deque(maxlen=WINDOW)
         self.episodes = 0
         self.step, self.updates = 0, 0
-        self.rates: deque[tuple[float, int, int]] = deque([(0.0, 0, 0)], maxlen=RATES)  # time, step, updates
+        self.seconds: dict[str, float] = {}  # by role, of all nodes together
+        self.rates: deque[tuple[float, int, int, dict]] = deque([(0.0, 0, 0, {})], maxlen=RATES)
         self.evaluation: dict | None = None
 
     @property
@@ -27,7 +28,7 @@ class Metrics:
 
     def row(self, reports: dict[str, dict]) -> dict:
         now = self.elapsed
-        since, step_then, updates_then = self.rates[0]
+        since, step_then, updates_then, seconds_then = self.rates[0]
         span = max(now - since, 1e-9)
         actors = [r for name, r in reports.items() if name.startswith("actor")]
         learners = [r for name, r in reports.items() if name.startswith("learner")]
@@ -40,8 +41,10 @@ class Metrics:
             "updates": updates,
             "updates_per_second": (updates - updates_then) / span,
         }
-        last = self.rates[-1][0]
-        self.rates.append((now, step, updates))
+        for report in reports.values():
+            for role, amount in report.get("seconds", {}).items():
+                self.seconds[role] = self.seconds.get(role, 0.0) + amount
+        self.rates.append((now, step, updates, dict(self.seconds)))
         self.step, self.updates = step, updates
         if finished:
             self.episodes += len(finished)
@@ -62,16 +65,10 @@ class Metrics:
                 row |= {"evaluation": evaluation["mean"], "evaluation_step": evaluation["step"]}
         left_out = sum(r.get("steps_left_out", 0) for r in actors)
         row |= {"steps_left_out": left_out} if left_out else {}
-        return row | self._shares(reports, max(now - last, 1e-9))
-
-    def _shares(self, reports: dict[str, dict], span: float) -> dict:
-        """Fractions of the wall time by role; what nobody booked is waiting or bookkeeping."""
-        seconds: dict[str, float] = {}
-        for report in reports.values():
-            for role, amount in report.get("seconds", {}).items():
-                seconds[role] = seconds.get(role, 0.0) + amount
-        seconds["waiting"] = max(0.0, span - sum(seconds.values()))
-        return {f"time_{role}": amount / span for role, amount in seconds.items()}
+        # what nobody booked is waiting or bookkeeping
+        spent = {role: total - seconds_then.get(role, 0.0) for role, total in self.seconds.items()}
+        spent["waiting"] = max(0.0, span - sum(spent.values()))
+        return row | {f"time_{role}": amount / span for role, amount in spent.items()}
 
     def state(self) -> dict:
         return {
@@ -86,4 +83,4 @@ class Metrics:
         self.before, self.began = state["before"], time.perf_counter()
         self.window.extend(state["window"])
         self.episodes, self.step, self.updates = state["episodes"], state["step"], state["updates"]
-        self.rates = deque([(self.before, self.step, self.updates)], maxlen=RATES)
+        self.rates = deque([(self.before, self.step, self.updates, {})], maxlen=RATES)

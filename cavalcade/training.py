@@ -76,10 +76,10 @@ class Session:
         self.policy = parts.policy()
         restored = self._restore() if resume else None
         self.recorder = Recorder(run, restored, self.display.note)
-        size = self.runtime.objects["table"].bytes / 1e6
+        size = self.runtime.objects["table"].bytes
         self.display.note(
-            f"{title}: {self.policy.layout.size:,} parameters, learning in {s.backend}, "
-            f"acting in {self.policy.acts_in}, {s.actors} x {s.envs} environments, table {size:,.1f} MB"
+            f"{self.policy.layout.size:,} parameters; learns in {s.backend}, acts in {self.policy.acts_in}; "
+            f"{s.actors} x {s.envs} environments; table of {size / 1e6:,.2f} MB"
         )
 
     def _restore(self) -> int:

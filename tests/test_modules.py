@@ -1,0 +1,344 @@
+"""A user's own torch.nn.Module or Flax module as the torso: it learns, it is stored, and misfits are refused."""
+
+import flax.linen as flax
+import gymnasium as gym
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+import torch
+from torch import nn
+
+from cavalcade import load_policy, tree
+from cavalcade.errors import UserError
+from cavalcade.experiment import Experiment, Settings
+from cavalcade.specs import MASK
+from cavalcade.tree import Layout
+
+SETTINGS = {
+    "ppo": {"unroll": 8, "epochs": 2, "minibatches_per_epoch": 3},
+    "a2c": {"unroll": 4},
+    "dqn": {"replay_start": 64, "batch": 16, "updates_per_draw": 1, "update_every": 4},
+}
+BACKENDS = ["torch", "jax"]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def quick_compilation():
+    """XLA's optimisations take much of the time of these tests and change no more than the last bits."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
+# --- environments and modules -------------------------------------------------------------------------------------
+
+
+class Nested(gym.Env):
+    """Observations in a nest: a vector, and a choice inside a tuple inside a dict."""
+
+    observation_space = gym.spaces.Dict(
+        {
+            "body": gym.spaces.Box(-1.0, 1.0, (3,)),
+            "goal": gym.spaces.Dict({"where": gym.spaces.Tuple((gym.spaces.Discrete(4), gym.spaces.Box(-1, 1, (2,))))}),
+        }
+    )
+    action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed=None, options=None):
+        super().reset(seed=seed)
+        self.left = 10
+        return self._observe(), {}
+
+    def step(self, action):
+        self.left -= 1
+        return self._observe(), float(action), self.left == 0, False, {}
+
+    def _observe(self):
+        r = self.np_random
+        body, where = r.uniform(-1, 1, 3).astype(np.float32), r.uniform(-1, 1, 2).astype(np.float32)
+        return {"body": body, "goal": {"where": (int(r.integers(4)), where)}}
+
+
+class TorchPlain(nn.Module):
+    def __init__(self, inputs=4):
+        super().__init__()
+        self.body = nn.Sequential(nn.Linear(inputs, 12), nn.LayerNorm(12), nn.Tanh())
+        self.last = nn.Linear(12, 6)
+        self.scale = nn.Parameter(torch.tensor(1.5))
+
+    def forward(self, x):
+        return torch.relu(self.last(self.body(x))) * self.scale
+
+
+class FlaxPlain(flax.Module):
+    @flax.compact
+    def __call__(self, x):
+        x = jnp.tanh(flax.LayerNorm()(flax.Dense(12)(x)))
+        return flax.relu(flax.Dense(6)(x)) * self.param("scale", lambda key: jnp.float32(1.5))
+
+
+class TorchNest(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.embed, self.body = nn.Embedding(4, 5), nn.Linear(3 + 5 + 2, 6)
+
+    def forward(self, obs):
+        choice, place = obs["goal"]["where"]["0"], obs["goal"]["where"]["1"]
+        return torch.tanh(self.body(torch.cat([obs["body"], self.embed(choice), place], 1)))
+
+
+class FlaxNest(flax.Module):
+    @flax.compact
+    def __call__(self, obs):
+        choice, place = obs["goal"]["where"]["0"], obs["goal"]["where"]["1"]
+        joined = jnp.concatenate([obs["body"], flax.Embed(4, 5)(choice), place], 1)
+        return jnp.tanh(flax.Dense(6)(joined))
+
+
+def plain(backend):
+    torch.manual_seed(0)
+    return TorchPlain() if backend == "torch" else FlaxPlain()
+
+
+def nest(backend):
+    torch.manual_seed(0)
+    return TorchNest() if backend == "torch" else FlaxNest()
+
+
+def create(module, backend, system="a2c", environment="CartPole-v1", **overrides):
+    settings = Settings(steps=2_000, backend=backend, envs=3, evaluations=0, seed=2)
+    return Experiment.create(system, environment, settings, {**SETTINGS[system], **overrides}, network=module)
+
+
+def torso_of(parts, vector):
+    """The module's parameters in a parameter vector, by path."""
+    params = Layout.of(parts.model.init(np.random.default_rng(0))).unflatten(vector)
+    return dict(tree.named(params["torso"]["shared"]))
+
+
+def at_first(run):
+    return torso_of(run.parts, run.parts.learner().params()[0])
+
+
+def trained(run, updates=6):
+    """The runtime after at least so many updates; every parameter of the module has moved."""
+    runtime = run.launch()
+    learner = runtime.objects["learner"]
+    before = torso_of(run.parts, learner.published[0].copy())
+    while learner.version < updates:
+        runtime.round()
+    after = torso_of(run.parts, learner.published[0])
+    runtime.close()
+    for path in before:
+        assert np.abs(after[path] - before[path]).max() > 1e-5, f"{path} was not trained"
+    return runtime
+
+
+# --- learning -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("system, backend", [("ppo", "torch"), ("dqn", "torch"), ("dqn", "jax")])
+def test_every_parameter_of_the_module_is_trained(system, backend):
+    run = create(plain(backend), backend, system)
+    runtime = trained(run)
+    assert sorted(leaf.size for leaf in at_first(run).values()) == [1, 6, 12, 12, 12, 48, 72]
+    assert runtime.objects["actor/0"].policy.acts_in == backend
+
+
+def test_training_starts_from_the_numbers_a_torch_module_was_made_with():
+    module = plain("torch")
+    with torch.no_grad():
+        module.scale.fill_(0.25)
+    found = at_first(create(module, "torch"))
+    for name, parameter in module.named_parameters():
+        assert np.array_equal(found[name.replace(".", "/")], parameter.detach().numpy()), name
+
+
+def test_a_flax_module_is_born_from_the_seed():
+    first, again = (at_first(create(plain("jax"), "jax")) for _ in range(2))
+    other = create(plain("jax"), "jax").parts.model.init(np.random.default_rng(5))["torso"]["shared"]
+    assert all(np.array_equal(first[path], again[path]) for path in first)
+    assert not np.array_equal(first["Dense_0/kernel"], other["Dense_0"]["kernel"])
+
+
+def test_a_model_with_a_module_computes_what_the_module_computes():
+    module = plain("torch")
+    parts = create(module, "torch").parts
+    x = np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    params = parts.model.init(np.random.default_rng(0))
+    network, backend = parts.model.torsos["shared"], parts.learner().backend
+    found = network.apply(backend.xp, backend.from_numpy(params["torso"]["shared"]), torch.from_numpy(x))
+    torch.testing.assert_close(found, module(torch.from_numpy(x)))
+    assert network.features == 6
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_memory_and_normalisation_go_around_the_module(backend):
+    run = create(plain(backend), backend, memory=5, normalise_observations=True)
+    trained(run, 2)
+    assert run.model.memory and run.model.normalised == ("",)
+
+
+class TorchWithMask(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 6)
+
+    def forward(self, obs):
+        assert set(obs) == {"observation"}, f"the module was given {sorted(obs)}"
+        return torch.tanh(self.layer(obs["observation"]))
+
+
+class FlaxWithMask(flax.Module):
+    @flax.compact
+    def __call__(self, obs):
+        assert set(obs) == {"observation"}, f"the module was given {sorted(obs)}"
+        return jnp.tanh(flax.Dense(6)(obs["observation"]))
+
+
+@pytest.mark.parametrize("module, backend", [(TorchWithMask(), "torch"), (FlaxWithMask(), "jax")])
+def test_a_module_is_tried_with_what_it_will_be_given(module, backend):
+    """The mask of legal actions is no feature: not in training, and not when the module is tried beforehand."""
+    run = create(module, backend, environment="cavalcade/MaskedBandit-v0")
+    assert MASK in run.spec.observation
+    trained(run)
+
+
+class FlaxFlat(flax.Module):
+    def __call__(self, x):
+        return x.reshape((len(x), -1))
+
+
+@pytest.mark.parametrize("module, backend", [(nn.Flatten(), "torch"), (FlaxFlat(), "jax")])
+def test_a_module_without_parameters_gives_linear_heads(module, backend):
+    runtime = create(module, backend).launch()
+    while runtime.objects["learner"].version < 2:
+        runtime.round()
+    assert runtime.objects["learner"].learner.layout.size == (4 * 2 + 2) + (4 * 1 + 1)
+
+
+# --- refusals -----------------------------------------------------------------------------------------------------
+
+
+class TorchReturns(nn.Module):
+    def __init__(self, what):
+        super().__init__()
+        self.layer, self.what = nn.Linear(4, 6), what
+
+    def forward(self, x):
+        return self.what(self.layer(x))
+
+
+class FlaxReturns(flax.Module):
+    what: object
+
+    @flax.compact
+    def __call__(self, x):
+        return self.what(flax.Dense(6)(x))
+
+
+@pytest.mark.parametrize("returns, backend", [(TorchReturns, "torch"), (FlaxReturns, "jax")])
+@pytest.mark.parametrize(
+    "what",
+    [
+        lambda y: y[0],
+        lambda y: y[None],
+        lambda y: y[:1],
+        lambda y: y.sum(),
+        lambda y: (y, y),
+        lambda y: {"features": y},
+    ],
+    ids=["one row", "an axis more", "a row less", "a number", "a tuple", "a dict"],
+)
+def test_anything_but_features_for_each_observation_is_refused(returns, backend, what):
+    with pytest.raises(UserError, match=r"has to give \[2, features\]"):
+        create(returns(what), backend)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_a_module_that_does_not_take_the_observations_is_refused_with_their_shapes(backend):
+    module = TorchPlain(inputs=5) if backend == "torch" else FlaxNest()
+    with pytest.raises(UserError, match=r"does not take observations .*'observation': \(4,\)"):
+        create(module, backend)
+
+
+@pytest.mark.parametrize(
+    "module, backend, needed",
+    [
+        (TorchPlain(), "jax", "torch"),
+        (TorchPlain(), "numpy", "torch"),
+        (FlaxPlain(), "torch", "jax"),
+        (FlaxPlain(), "numpy", "jax"),
+    ],
+)
+def test_a_module_on_another_backend_is_refused_with_the_right_one(module, backend, needed):
+    with pytest.raises(UserError, match=f"--backend {needed}, not {backend}"):
+        create(module, backend)
+
+
+def test_what_is_no_module_is_refused():
+    with pytest.raises(UserError, match=r"is a function; give a torch\.nn\.Module or a Flax module"):
+        create(lambda x: x, "torch")
+
+
+class FlaxBatchNorm(flax.Module):
+    averages: bool
+
+    @flax.compact
+    def __call__(self, x):
+        return flax.BatchNorm(use_running_average=self.averages)(flax.Dense(6)(x))
+
+
+@pytest.mark.parametrize(
+    "module, backend",
+    [
+        (nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)), "torch"),
+        (FlaxBatchNorm(averages=True), "jax"),
+        (FlaxBatchNorm(averages=False), "jax"),
+    ],
+    ids=["torch", "flax, acting", "flax, learning"],
+)
+def test_running_statistics_in_a_module_are_refused_in_one_sentence(module, backend):
+    with pytest.raises(UserError, match=r"The module keeps .*(buffers|batch_stats)") as caught:
+        create(module, backend)
+    assert "\n" not in str(caught.value) and "http" not in str(caught.value)
+
+
+# --- the stored policy --------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("make, environment", [(plain, "CartPole-v1"), (nest, Nested)], ids=["array", "nest"])
+def test_a_stored_policy_acts_the_same_with_a_fresh_module(tmp_path, backend, make, environment):
+    """And a nest of observations reaches the module as a nest, in training and afterwards."""
+    run = create(make(backend), backend, environment=environment, normalise_observations=True)
+    runtime = trained(run)
+    policy, learner = run.parts.policy(), runtime.objects["learner"]
+    policy.load(*learner.published, learner.version)
+    policy.save(tmp_path, {"backend": backend, "custom_network": True})
+
+    torch.manual_seed(99)
+    fresh = (TorchPlain if make is plain else TorchNest)() if backend == "torch" else make(backend)
+    loaded = load_policy(tmp_path, network=fresh)
+    assert loaded.acts_in == backend and loaded.version == learner.version
+    rng = np.random.default_rng(0)
+    obs = tree.map(lambda leaf: rng.uniform(0, 3, leaf.shape).astype(leaf.dtype), run.spec.zeros(64))
+    first, noise = np.ones(64, bool), run.algorithm.noise(run.spec, rng, 64, None)
+    for given in (None, noise):
+        action, extras, _ = policy.act(obs, {}, first, given)
+        other, other_extras, _ = loaded.act(obs, {}, first, given)
+        assert np.array_equal(action, other)
+        for name in extras:
+            np.testing.assert_allclose(other_extras[name], extras[name], atol=1e-6)
+    assert len(set(action.tolist())) == 2, "both actions occur, so equality means something"
+
+
+def test_a_policy_with_a_module_asks_for_it(tmp_path):
+    run = create(plain("torch"), "torch")
+    policy = run.parts.policy()
+    policy.save(tmp_path, {"backend": "torch", "custom_network": True})
+    with pytest.raises(UserError, match=r"network=\.\.\."):
+        load_policy(tmp_path)
+    with pytest.raises(UserError, match="--backend jax, not torch"):
+        load_policy(tmp_path, network=FlaxPlain())
