@@ -118,6 +118,19 @@ def test_a_changed_field_is_accepted_and_everything_can_still_be_built(name, fie
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
+@pytest.mark.parametrize(
+    "field, word, nearest",
+    [("activation", "reluu", "relu"), ("convolution", "impal", "impala"), ("optimiser_name", "adm", "adam")],
+)
+def test_a_word_that_means_nothing_is_refused_with_the_nearest(name, field, word, nearest):
+    spec = EnvSpec("", observation_spec(gym.spaces.Box(-1, 1, (4,))), action_spec(gym.spaces.Discrete(3)))
+    with pytest.raises(UserError, match=f"'{word}'.*Did you mean '{nearest}'"):
+        algorithm = ALGORITHMS[name](**{field: word})
+        algorithm.optimiser(100)
+        algorithm.model(spec)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
 def test_algorithms_are_frozen(name):
     with pytest.raises(dataclasses.FrozenInstanceError):
         ALGORITHMS[name]().discount = 0.5

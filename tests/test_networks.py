@@ -390,6 +390,20 @@ def test_a_whole_unroll_equals_row_by_row_with_the_carry(space, memory, shared):
 
 
 @pytest.mark.parametrize("space", ["box", "nest"])
+def test_a_model_with_memory_starts_afresh_where_an_episode_does(space):
+    made = a_model(SPACES[space], memory=5, normalise=False)
+    params, obs = made.init(rng()), drawn(SPACES[space], 6, 3)
+    carry = tree.map(lambda leaf: rng(2).standard_normal(leaf.shape).astype(np.float32), made.carry(3))
+    first = np.zeros((6, 3), bool)
+    first[4] = True
+    whole, _ = made.apply(acting, params, {}, obs, carry, first)
+    fresh, _ = made.apply(acting, params, {}, tree.take(obs, slice(4, 6)), made.carry(3), first[4:])
+    other, _ = made.apply(acting, params, {}, obs, carry, np.zeros((6, 3), bool))
+    np.testing.assert_allclose(whole["value"][4:], fresh["value"], atol=1e-6)
+    assert np.abs(whole["value"][4:] - other["value"][4:]).max() > 1e-3
+
+
+@pytest.mark.parametrize("space", ["box", "nest"])
 @pytest.mark.parametrize("memory", [0, 5])
 def test_models_agree_in_every_library(space, memory):
     made = a_model(SPACES[space], memory)
@@ -402,6 +416,23 @@ def test_models_agree_in_every_library(space, memory):
         return {"outputs": outputs, "after": after} if memory else outputs
 
     assert_agree(run, made.init(rng()), statistics, obs, made.carry(3), first)
+
+
+@pytest.mark.parametrize("normalise", [False, True])
+def test_names_of_observations_may_hold_slashes(normalise):
+    """dm_control's do ("walker/height"); a path must not be taken for a nest."""
+    space = gym.spaces.Dict(
+        {
+            "walker": gym.spaces.Box(-1, 1, (2,)),
+            "walker/height": gym.spaces.Box(-1, 1, (1,)),
+            "a/b/c": SPACES["discrete"],
+        }
+    )
+    made = a_model(space, normalise=normalise)
+    obs = drawn(space, 6, 3)
+    statistics = made.observe(acting, made.statistics(), obs)
+    outputs, _ = made.apply(acting, made.init(rng()), statistics, obs, {}, np.ones((6, 3), bool))
+    assert outputs["policy"].shape == (6, 3, 3) and np.isfinite(outputs["policy"]).all()
 
 
 def test_one_head_alone_is_the_same_as_among_all():

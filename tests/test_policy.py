@@ -74,7 +74,7 @@ CASES = {
     "masked ppo": Case("ppo", "cavalcade/MaskedBandit-v0", PPO, options=INFO),
     "masked dqn": Case("dqn", "cavalcade/MaskedBandit-v0", {"replay_start": 200, "n_step": 1}),
     "on torch": Case("ppo", "CartPole-v1", {**PPO, "acting": "backend"}, acts_in="torch"),
-    "image": Case("ppo", Camera, {**PPO, "unroll": 8, "envs": 2, "threads": 1}, acts_in="torch"),
+    "image": Case("ppo", Camera, {**PPO, "unroll": 8, "epochs": 1, "envs": 2, "threads": 1}, acts_in="torch"),
 }
 
 
@@ -186,7 +186,9 @@ def acted_elsewhere(run: Run, observations: tree.Tree, first: np.ndarray, tmp_pa
     arrays = {f"obs/{name}" if name else "obs": np.ascontiguousarray(a) for name, a in tree.named(observations)}
     save_file({**arrays, "first": first}, tmp_path / "given.safetensors")
     arguments = [tmp_path / "copy", tmp_path / "given.safetensors", tmp_path / "answer.safetensors"]
-    done = subprocess.run([sys.executable, "-c", FRESH, *map(str, arguments)], cwd=ROOT, capture_output=True, text=True)
+    command = [sys.executable, "-c", FRESH, *map(str, arguments)]
+    one_thread = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}
+    done = subprocess.run(command, cwd=ROOT, env=one_thread, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     answer = load_file(arguments[-1])
     return answer["actions"], answer["outputs"]

@@ -213,10 +213,11 @@ def test_draws_from_replay_are_uniform():
     assert 5.0 < chi_square < 43.8  # 19 degrees of freedom: one in a thousand beyond either
 
 
-def test_consecutive_draws_are_independent():
+@pytest.mark.parametrize("count", [1, 100])
+def test_consecutive_items_are_independent_between_draws_and_within_one(count):
     table = wide(4)
     table.insert(items(0, 1, 2, 3), 0)
-    drawn = np.array([numbers_of(table.sample(1))[0] for _ in range(8_000)])
+    drawn = np.concatenate([numbers_of(table.sample(count)) for _ in range(8_000 // count)])
     pairs = np.bincount(4 * drawn[:-1] + drawn[1:], minlength=16)
     assert np.sum((pairs - 7_999 / 16) ** 2) / (7_999 / 16) < 39.3  # 15 degrees of freedom, one in a thousand
 

@@ -157,6 +157,10 @@ class Recorded:
 
             scratch = [leaf.clone() for leaf in flat]  # recording runs the update, so it gets copies
             operations = make_fx(run)(*scratch)
+            for node in operations.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
+                node.replace_all_uses_with(node.args[0])  # nothing records a gradient any more
+                operations.graph.erase_node(node)
+            operations.recompile()
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch.jit is in maintenance; without it the eager path remains
                 return torch.jit.trace(operations, tuple(scratch), check_trace=False)
