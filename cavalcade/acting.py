@@ -50,11 +50,12 @@ class EnvLoop:
         self.watch = Stopwatch()
 
     def step(self) -> bool:
-        if self.outbox is not None and not self._send():
+        held = self.outbox is not None
+        if held and not self._send():
             return False
         starting = self.adder.steps == 0
         if starting and self.in_unrolls and not self.sink.can_insert(self.count):
-            return False
+            return held  # what was held is delivered now, and that is a move
         self.watch.start()
         policy = self.policy
         if starting and (newer := self.source.latest(policy.version)):

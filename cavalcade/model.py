@@ -53,10 +53,10 @@ class Model:
         """Outputs of every head (or of one), {name: [..., features]}, and the carry after the last step."""
         leading = self._leading(obs)
         flat = self._prepare(xp, statistics, obs, leading)
-        torsos, heads = params["torso"], params["head"]
+        torsos, heads = params.get("torso", {}), params["head"]  # a torso may have no parameters at all
         shared = None
         if "shared" in self.torsos:
-            shared = self.torsos["shared"].apply(xp, torsos["shared"], flat)
+            shared = self.torsos["shared"].apply(xp, torsos.get("shared", {}), flat)
         if self.memory:
             steps = (1, *leading) if len(leading) == 1 else leading  # acting: one step
             x = xp.reshape(shared, (*steps, -1))
@@ -64,7 +64,7 @@ class Model:
             shared = xp.reshape(y, (-1, self.memory.size))
         outputs = {}
         for name in (only,) if only else self.heads:
-            features = self.torsos[name].apply(xp, torsos[name], flat) if shared is None else shared
+            features = self.torsos[name].apply(xp, torsos.get(name, {}), flat) if shared is None else shared
             y = self.heads[name].apply(xp, heads[name], features)
             outputs[name] = y if len(leading) == 1 else xp.reshape(y, (*leading, -1))
         return outputs, carry
@@ -78,17 +78,18 @@ class Model:
         """[..., shape] -> [N, shape], normalised, without the mask."""
         if len(leading) == 1 and not self.normalised and isinstance(self.spec.observation, Leaf):
             return obs  # acting on one array: nothing to do
-        flat, size = {}, prod(leading)
-        arrays = dict(tree.named(obs))
-        for path, leaf in tree.named(self.spec.observation):
-            if path == MASK:
-                continue
-            x = arrays[path]
-            x = x if len(leading) == 1 else xp.reshape(x, (size, *leaf.shape))
+        size = prod(leading)
+
+        def prepared(spec: Tree, x: Any, path: str) -> Tree:
+            if isinstance(spec, dict):  # by key and not by path, because a key may hold a slash
+                inner = [(key, f"{path}/{key}" if path else key) for key in spec]
+                return {key: prepared(spec[key], x[key], longer) for key, longer in inner if longer != MASK}
+            x = x if len(leading) == 1 else xp.reshape(x, (size, *spec.shape))
             if path in self.normalised:
                 x = normaliser.scaled(xp, statistics[_key(path)], xp.astype(x, xp.float32))
-            flat[path] = x
-        return tree.from_named(flat)
+            return x
+
+        return prepared(self.spec.observation, obs, "")
 
     def statistics(self) -> Tree:
         """Running mean and variance of the normalised observations, before any was seen."""

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.errors import UserError
+from cavalcade.errors import UserError, nearest
 from cavalcade.specs import MASK, Leaf
 from cavalcade.tree import Tree, named
 
@@ -166,6 +166,12 @@ class Torso:
     convolution: str = "nature"  # nature, impala
     initialiser: str = "orthogonal"  # orthogonal, uniform
 
+    def __post_init__(self) -> None:
+        for name, choices in (("activation", ("tanh", "relu")), ("convolution", ("nature", "impala"))):
+            given = getattr(self, name)
+            if given not in choices:
+                raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
+
 
 def torso(observation: Tree, settings: Torso) -> Network:
     """Images through a CNN each, everything else joined and through an MLP; the results joined."""
@@ -181,7 +187,7 @@ def torso(observation: Tree, settings: Torso) -> Network:
 
     def apply(xp: Any, params: Tree, obs: Tree) -> Any:
         if isinstance(observation, Leaf) and vectors:  # the usual case, kept short because acting is called often
-            return parts["vector"].apply(xp, params["vector"], as_vector(xp, observation, obs))
+            return parts["vector"].apply(xp, params.get("vector", {}), as_vector(xp, observation, obs))
         flat = dict(named(obs))
         features = []
         for path, leaf in images.items():
@@ -190,7 +196,7 @@ def torso(observation: Tree, settings: Torso) -> Network:
         if vectors:
             columns = [as_vector(xp, leaf, flat[path]) for path, leaf in vectors]
             joined = columns[0] if len(columns) == 1 else xp.concat(columns, axis=1)
-            features.append(parts["vector"].apply(xp, params["vector"], joined))
+            features.append(parts["vector"].apply(xp, params.get("vector", {}), joined))
         return features[0] if len(features) == 1 else xp.concat(features, axis=1)
 
     def init(rng: Rng) -> Tree:

@@ -87,7 +87,7 @@ class Policy:
     def save(self, folder: Path, about: dict) -> None:
         """Write the artefact so that a crash leaves the old one or the new one, never half of either."""
         arrays = {"params": self.layout.unflatten(self.vector), "statistics": self.statistics}
-        named = {path: np.ascontiguousarray(leaf) for path, leaf in tree.named(arrays)}
+        named = {path: np.array(leaf, order="C") for path, leaf in tree.named(arrays)}
         settings = asdict(self.algorithm)  # type: ignore[call-overload]
         text = {
             "format": FORMAT,

@@ -37,7 +37,7 @@ class Program:
     nodes: dict[str, Node] = field(default_factory=dict)
 
     def add(self, name: str, make: Callable, *args: Any, **kwargs: Any) -> Handle:
-        """Add a node; several of one name become name/0, name/1, ..."""
+        """Add a node; actors are numbered (actor/0, actor/1, ...), and so is a second node of any name."""
         taken = [n for n in self.nodes if n.split("/")[0] == name]
         unique = f"{name}/{len(taken)}" if taken or name in ("actor",) else name
         self.nodes[unique] = Node(unique, make, args, kwargs)
@@ -53,7 +53,8 @@ def _walk(value: Any, at_handle: Callable[[Handle], Any]) -> Any:
     if isinstance(value, Handle):
         return at_handle(value)
     if isinstance(value, (list, tuple)):
-        return type(value)(_walk(item, at_handle) for item in value)
+        items = [_walk(item, at_handle) for item in value]
+        return type(value)(*items) if hasattr(value, "_fields") else type(value)(items)  # _fields: a named tuple
     if isinstance(value, dict):
         return {key: _walk(item, at_handle) for key, item in value.items()}
     return value

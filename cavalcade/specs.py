@@ -51,6 +51,11 @@ class EnvSpec:
         """An observation of zeros with these leading axes."""
         return tree.map(lambda leaf: leaf.zeros(*leading), self.observation)
 
+    def features(self, *leading: int) -> tree.Tree:
+        """An observation of zeros as networks are given it: without the mask."""
+        zeros = self.zeros(*leading)
+        return {key: part for key, part in zeros.items() if key != MASK} if self.masked else zeros
+
     def to_json(self) -> dict:
         def encode(node: Any) -> Any:
             if isinstance(node, Leaf):

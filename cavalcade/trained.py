@@ -25,6 +25,8 @@ def load_policy(path: str | Path, network: Any = None) -> Policy:
         raise UserError(
             "This policy uses a network of your own; load it from Python with load_policy(path, network=...)."
         )
+    if network is not None and not about["custom_network"]:
+        raise UserError("This policy was made without a network of your own; load it without network=... .")
     settings = {k: tuple(v) if isinstance(v, list) else v for k, v in about["settings"].items()}
     algorithm = ALGORITHMS[about["algorithm"]](**settings)
     spec = EnvSpec.from_json(about["spec"])

@@ -78,6 +78,6 @@ class PPO(ActorCritic):
         value_loss = 0.5 * mean(xp.square(outputs["value"][..., 0] - samples["goal"]))
         entropy = mean(policy.entropy())
         loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
-        drift = xp.stop_gradient(log_ratio)
+        drift = xp.clip(xp.stop_gradient(log_ratio), None, 20.0)  # a larger ratio says no more, and overflows
         kl = mean(xp.expm1(drift) - drift)  # Schulman's low-variance estimate
         return loss, {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl}

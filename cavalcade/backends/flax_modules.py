@@ -18,25 +18,25 @@ class Adapted:
         self.module = module
 
     def __call__(self, spec: EnvSpec) -> Network:
-        module, example = self.module, spec.zeros(2)
+        module, example = self.module, spec.features(2)
         try:
-            variables = module.init(jax.random.key(0), example)
-            output = module.apply(variables, example)
+            output, variables = module.init_with_output(jax.random.key(0), example)
         except Exception as error:
-            shapes = {path or "observation": leaf.shape for path, leaf in tree.named(spec.observation)}
+            shapes = {path or "observation": leaf.shape[1:] for path, leaf in tree.named(example)}
             raise UserError(
                 f"The module does not take observations of shape [2, ...] with {shapes}: {error}"
             ) from error
-        if set(variables) != {"params"}:
+        if others := set(variables) - {"params"}:
             raise UserError(
-                f"The module keeps {set(variables) - {'params'}}; use layers that hold nothing but parameters."
+                f"The module keeps {', '.join(sorted(others))}; use layers that hold nothing but parameters."
             )
-        if output.ndim != 2 or output.shape[0] != 2:
-            raise UserError(f"The module gives {output.shape} for 2 observations; it has to give [2, features].")
+        if not isinstance(output, (jax.Array, np.ndarray)) or output.ndim != 2 or output.shape[0] != 2:
+            gives = output.shape if hasattr(output, "shape") else f"a {type(output).__name__}"
+            raise UserError(f"The module gives {gives} for 2 observations; it has to give [2, features].")
 
         def init(rng: np.random.Generator) -> tree.Tree:
             born = module.init(jax.random.key(int(rng.integers(2**31))), example)
-            return tree.map(lambda leaf: np.asarray(leaf, np.float32), dict(born["params"]))
+            return tree.map(lambda leaf: np.asarray(leaf, np.float32), dict(born.get("params", {})))
 
         def apply(xp: Any, params: tree.Tree, x: tree.Tree) -> Any:
             return module.apply({"params": params}, x)

@@ -26,17 +26,17 @@ class Adapted:
         module = self.module
         try:
             with torch.no_grad():
-                example = module(tree.map(torch.from_numpy, spec.zeros(2)))
+                example = module(tree.map(torch.from_numpy, spec.features(2)))
         except Exception as error:
-            shapes = {path or "observation": leaf.shape for path, leaf in tree.named(spec.observation)}
+            shapes = {path or "observation": leaf.shape[1:] for path, leaf in tree.named(spec.features(2))}
             raise UserError(
                 f"The module does not take observations of shape [2, ...] with {shapes}: {error}"
             ) from error
-        if example.ndim != 2 or example.shape[0] != 2:
-            raise UserError(
-                f"The module gives {tuple(example.shape)} for 2 observations; it has to give [2, features]."
-            )
-        names = {name.replace(".", "/"): name for name, _ in module.named_parameters()}
+        if not isinstance(example, torch.Tensor) or example.ndim != 2 or example.shape[0] != 2:
+            gives = tuple(example.shape) if isinstance(example, torch.Tensor) else f"a {type(example).__name__}"
+            raise UserError(f"The module gives {gives} for 2 observations; it has to give [2, features].")
+        # what the user froze stays in the module
+        names = {name.replace(".", "/"): name for name, p in module.named_parameters() if p.requires_grad}
         born = {path: module.get_parameter(name).detach().numpy().copy() for path, name in names.items()}
 
         def init(rng: np.random.Generator) -> tree.Tree:
