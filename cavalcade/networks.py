@@ -73,15 +73,16 @@ def linear(inputs: int, outputs: int, initialiser: str = "uniform", gain: float 
 
 
 def mlp(inputs: int, hidden: tuple[int, ...], activation: str, initialiser: str) -> Network:
-    layers = [linear(a, b, initialiser, np.sqrt(2.0)) for a, b in pairwise((inputs, *hidden))]
+    sizes = pairwise((inputs, *hidden))
+    layers = {str(i): linear(a, b, initialiser, np.sqrt(2.0)) for i, (a, b) in enumerate(sizes)}
 
     def init(rng: Rng) -> Tree:
-        return {str(i): layer.init(rng) for i, layer in enumerate(layers)}
+        return {name: layer.init(rng) for name, layer in layers.items()}
 
     def apply(xp: Any, params: Tree, x: Any) -> Any:
         function = getattr(xp, activation)
-        for i, layer in enumerate(layers):
-            x = function(layer.apply(xp, params[str(i)], x))
+        for name, layer in layers.items():
+            x = function(layer.apply(xp, params[name], x))
         return x
 
     return Network(init, apply, hidden[-1] if hidden else inputs)

@@ -1,0 +1,5 @@
+"""Two test processes share the cores, so each may use one thread; set before NumPy is imported."""
+
+import os
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
