@@ -116,6 +116,8 @@ def read(folder: Path) -> tuple[dict, Tree]:
         raise UserError(
             f"The policy in {folder} is damaged ({error}); train again or restore it from a copy."
         ) from None
+    if not isinstance(about, dict):
+        raise UserError(f"The policy in {folder} is damaged (policy.json is no object); restore it from a copy.")
     if about.get("format") != FORMAT:
         raise UserError(f"The policy in {folder} has format {about.get('format')}; this version reads format {FORMAT}.")
     return about, arrays

@@ -11,7 +11,7 @@ from cavalcade.evaluation import STREAM, play_episodes, summary
 from cavalcade.experiment import ALGORITHMS, adapt
 from cavalcade.policy import Policy, check_same_spaces, read
 from cavalcade.specs import EnvSpec
-from cavalcade.tree import map
+from cavalcade.tree import Layout, map
 
 
 def load_policy(path: str | Path, network: Any = None) -> Policy:
@@ -19,6 +19,13 @@ def load_policy(path: str | Path, network: Any = None) -> Policy:
     folder = Path(path)
     folder = folder / "policy" if (folder / "policy").is_dir() else folder
     about, arrays = read(folder)
+    try:
+        return _restored(folder, about, arrays, network)
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"The policy in {folder} is damaged ({error!r}); restore it from a copy.") from error
+
+
+def _restored(folder: Path, about: dict, arrays: dict, network: Any) -> Policy:
     if about["algorithm"] not in ALGORITHMS:
         raise UserError(f"The policy in {folder} was made by '{about['algorithm']}', which this version does not have.")
     if about["custom_network"] and network is None:
@@ -31,6 +38,8 @@ def load_policy(path: str | Path, network: Any = None) -> Policy:
     algorithm = ALGORITHMS[about["algorithm"]](**settings)
     spec = EnvSpec.from_json(about["spec"])
     model = algorithm.model(spec, adapt(network, about["backend"])(spec) if network is not None else None)
+    if Layout.of(arrays["params"]) != Layout.of(model.init(np.random.default_rng(0))):
+        raise ValueError("its arrays are those of another network")
     backend = backends.load(model.backend) if model.backend else None
     policy = Policy(algorithm, model, arrays["params"], arrays.get("statistics", {}), backend)
     policy.version = about["version"]

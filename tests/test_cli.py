@@ -68,7 +68,8 @@ class Nested(Spoiled):
 
 
 for kind in (Spoiled, Words, Nested):
-    gym.register(f"{kind.__name__}-v0", entry_point=kind)
+    if f"{kind.__name__}-v0" not in gym.registry:
+        gym.register(f"{kind.__name__}-v0", entry_point=kind)
 '''
 
 
