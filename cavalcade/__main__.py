@@ -1,7 +1,11 @@
 """The command line: cavalcade train | resume | evaluate | play | plot | systems."""
 
+import contextlib
 import dataclasses
+import io
 import json
+import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -23,24 +27,25 @@ cavalcade train SYSTEM ENV --help lists every setting with its value for that en
 
 def main(argv: list[str] | None = None) -> int:
     arguments = list(sys.argv[1:] if argv is None else argv)
-    if not arguments or arguments[0] in ("-h", "--help", "help"):
-        print(USAGE)
-        return 0
-    name, rest = arguments[0], arguments[1:]
+    name, rest = arguments[0] if arguments else "help", arguments[1:]
     try:
+        if name in ("-h", "--help", "help"):
+            print(USAGE, flush=True)
+            return 0
         if name not in COMMANDS:
             raise UserError(
                 f"There is no command '{name}'; choose one of {', '.join(COMMANDS)}.{nearest(name, COMMANDS)}"
             )
         COMMANDS[name](rest)
+        sys.stdout.flush()
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:
-        return 0
+    except BrokenPipeError:  # whoever read the output has gone; Python would complain once more at its end
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
 
@@ -48,13 +53,22 @@ def parse(kind: type, arguments: list[str], prog: str) -> Any:
     """An instance of the dataclass `kind` from options; an unknown one is refused with the nearest name."""
     import tyro
 
-    result: Any = tyro.cli(
-        kind,
-        args=arguments,
-        prog=f"cavalcade {prog}",
-        return_unknown_args=True,
-        config=(tyro.conf.OmitArgPrefixes,),
-    )
+    said = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(said):
+            result: Any = tyro.cli(
+                kind,
+                args=arguments,
+                prog=f"cavalcade {prog}",
+                return_unknown_args=True,
+                config=(tyro.conf.OmitArgPrefixes,),
+            )
+    except SystemExit as stop:
+        if not stop.code:  # --help
+            sys.stdout.flush()
+            raise
+        lines = [re.sub(r"[│╭╮╰╯─]", "", line).strip() for line in said.getvalue().splitlines()]
+        raise UserError(f"{next((line for line in lines[1:] if line), 'Bad options')}; see --help.") from None
     parsed, unknown = result
     for word in unknown:
         if word.startswith("-"):
@@ -144,10 +158,7 @@ def _train_again(arguments: list[str]) -> None:
         raise UserError(f"{path} is not JSON: {error}.") from None
     from cavalcade.training import repeat
 
-    try:
-        repeat(config, out=given.out)
-    except KeyError as error:
-        raise UserError(f"{path} is not the config.json of a run: it has no {error}.") from None
+    repeat(config, out=given.out)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -216,6 +227,7 @@ def plot(arguments: list[str]) -> None:
 
 
 def list_systems(arguments: list[str]) -> None:
+    parse(Nothing, arguments, "systems")
     from cavalcade.systems import SYSTEMS
 
     for name, system in SYSTEMS.items():

@@ -2,6 +2,7 @@
 
 import difflib
 from collections.abc import Iterable
+from typing import Any
 
 
 class UserError(Exception):
@@ -13,3 +14,11 @@ def nearest(word: str, options: Iterable[str]) -> str:
     by_lower = {option.lower(): option for option in options}
     close = difflib.get_close_matches(word.lower(), by_lower, n=1, cutoff=0.5)
     return f" Did you mean '{by_lower[close[0]]}'?" if close else ""
+
+
+def require_at_least(config: Any, **bounds: float) -> None:
+    """Refuse a setting of `config` that is no number, or below its bound."""
+    for name, bound in bounds.items():
+        value = getattr(config, name)
+        if not isinstance(value, (int, float)) or not value >= bound:  # NaN is not at least anything
+            raise UserError(f"--{name.replace('_', '-')} is {value}; it has to be at least {bound:g}.")

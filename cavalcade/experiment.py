@@ -11,13 +11,15 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import numpy as np
+
 from cavalcade import backends, envs, systems
 from cavalcade.algorithm import Algorithm
 from cavalcade.algorithms.a2c import A2C
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.ppo import PPO
 from cavalcade.architectures.sync import sync
-from cavalcade.errors import UserError, nearest
+from cavalcade.errors import UserError, nearest, require_at_least
 from cavalcade.evaluation import Evaluator
 from cavalcade.model import Model
 from cavalcade.networks import Network, is_image
@@ -46,7 +48,7 @@ class Settings:
     evaluations: int = 10  # evenly over the run; 0 saves the last policy instead of the best
     evaluation_episodes: int = 10
     acting: str = "auto"  # auto, numpy, backend: what computes actions
-    threads: int = 0  # of the backend; 0 is one for small networks and all cores for convolutions
+    threads: int = 0  # of the backend; 0 is one for small networks, and all cores but one for convolutions
     checkpoint_seconds: float = 60.0  # between checkpoints
     rows: int = 200  # lines of metrics over the run
 
@@ -59,9 +61,10 @@ class Settings:
             given = getattr(self, name)
             if given not in choices:
                 raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
-        for name in ("steps", "actors", "envs", "evaluation_episodes", "rows"):
-            if getattr(self, name) < 1:
-                raise UserError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it has to be at least 1.")
+        require_at_least(self, steps=1, actors=1, envs=1, evaluation_episodes=1, rows=1)
+        require_at_least(self, seed=0, evaluations=0, threads=0, checkpoint_seconds=0)
+        if self.target is not None:
+            require_at_least(self, target=-float("inf"))
 
 
 @dataclass(frozen=True)
@@ -89,19 +92,29 @@ class Experiment:
         algorithm = algorithm_for(system, spec, overrides)
         factory = adapt(network, settings.backend) if network is not None else None
         made = cls(system, environment, settings, algorithm, spec, options or {}, factory)
-        made.model  # noqa: B018  an unsuitable action space is refused here, before anything starts
+        # what does not fit together is refused here, before anything is written
+        algorithm.minibatches(np.random.default_rng(0), made.parts.experience.batch)
+        algorithm.optimiser(1)
+        made.model  # noqa: B018
         return made
 
     @classmethod
-    def from_config(cls, config: dict, environment: Any = None, network: Any = None, **changes: Any) -> "Experiment":
+    def from_config(cls, config: dict, environment: Any = None, network: Any = None) -> "Experiment":
         """The experiment of a config.json; what cannot be written into one has to be given again."""
+        names = [field.name for field in dataclasses.fields(Settings)]
+        known = [*names, "format", "system", "environment", "options", "algorithm", "custom_network", "versions"]
+        missing = [name for name in known if not isinstance(config, dict) or name not in config]
+        if missing:
+            raise UserError(f"This is not the config.json of a run: it has no '{missing[0]}'.")
+        for name in config:
+            if name not in known:
+                raise UserError(f"The config.json has a setting '{name}' that no run has.{nearest(name, names)}")
         if environment is None and config["environment"].startswith("<"):
             raise UserError("This run was made with an environment object; use Python and give environment=... .")
         if network is None and config["custom_network"]:
             raise UserError("This run was made with a network of your own; use Python and give network=... .")
         given = config["environment"] if environment is None else environment
-        names = [field.name for field in dataclasses.fields(Settings)]
-        settings = Settings(**{**{name: config[name] for name in names}, **changes})
+        settings = Settings(**{name: config[name] for name in names})
         return cls.create(config["system"], given, settings, config["algorithm"], config["options"], network)
 
     @property
@@ -122,7 +135,7 @@ class Experiment:
             self.network,
         )
         if s.threads == 0:
-            parts = dataclasses.replace(parts, threads=1 if parts.model.small else os.cpu_count() or 1)
+            parts = dataclasses.replace(parts, threads=1 if parts.model.small else max(1, (os.cpu_count() or 1) - 1))
         return parts
 
     @property

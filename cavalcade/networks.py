@@ -172,6 +172,8 @@ class Torso:
             given = getattr(self, name)
             if given not in choices:
                 raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
+        if any(size < 1 for size in self.hidden):
+            raise UserError(f"--hidden is {' '.join(map(str, self.hidden))}; every layer needs at least one unit.")
 
 
 def torso(observation: Tree, settings: Torso) -> Network:

@@ -22,6 +22,7 @@ from cavalcade.backends.numpy_backend import acting as numpy_namespace
 from cavalcade.checkpoint import write_atomically
 from cavalcade.errors import UserError
 from cavalcade.model import Model
+from cavalcade.runs import write_failure
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout, Tree
 
@@ -98,9 +99,12 @@ class Policy:
             "options": self.options,
             **about,
         }
-        folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(folder / "policy.safetensors", save(named))
-        write_atomically(folder / "policy.json", json.dumps(text, indent=1).encode())
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            write_atomically(folder / "policy.safetensors", save(named))
+            write_atomically(folder / "policy.json", json.dumps(text, indent=1).encode())
+        except OSError as error:
+            raise UserError(write_failure(folder, error)) from error
 
 
 def read(folder: Path) -> tuple[dict, Tree]:

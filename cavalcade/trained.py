@@ -1,15 +1,19 @@
 """What can be done with a trained policy: load it, judge it, film it. None of it needs a deep-learning framework."""
 
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from cavalcade import backends, envs
+from cavalcade.checkpoint import write_atomically
 from cavalcade.errors import UserError
 from cavalcade.evaluation import STREAM, play_episodes, summary
 from cavalcade.experiment import ALGORITHMS, adapt
 from cavalcade.policy import Policy, check_same_spaces, read
+from cavalcade.runs import write_failure
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout, map
 
@@ -57,7 +61,10 @@ def evaluate(
 
 
 def play(path: str | Path, out: str | Path | None = None, seed: int = 0, max_steps: int = 10_000) -> tuple[Path, float]:
-    """Film one greedy episode; the video's path and the episode's return."""
+    """Film one greedy episode; the film's path and the episode's return."""
+    # drawing needs no screen, and says nothing about there being none
+    os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
+    os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     policy = load_policy(path)
     pool = envs.make(policy.model.spec.environment, 1, seed, STREAM, render=True, **policy.options)
     try:
@@ -81,19 +88,23 @@ def play(path: str | Path, out: str | Path | None = None, seed: int = 0, max_ste
 
 
 def write_video(path: Path, frames: list[np.ndarray], rate: int = 30) -> None:
+    if path.suffix not in (".mp4", ".gif"):
+        raise UserError(f"{path} cannot be a film; choose a name that ends in .mp4 or .gif.")
     try:
         import imageio.v2 as imageio
     except ImportError as error:
-        raise UserError("Writing a video needs imageio; install it with pip install 'cavalcade[record]'.") from error
-    even: list[Any] = [
-        frame[: frame.shape[0] // 2 * 2, : frame.shape[1] // 2 * 2] for frame in frames
-    ]  # codecs want even sizes
-    path.parent.mkdir(parents=True, exist_ok=True)
+        raise UserError("Writing a film needs imageio; install it with pip install 'cavalcade[record]'.") from error
+    even: list[Any] = [f[: f.shape[0] // 2 * 2, : f.shape[1] // 2 * 2] for f in frames]  # codecs want even sizes
     try:
-        settings: Any = {"macro_block_size": 2} if path.suffix == ".mp4" else {}
-        imageio.mimsave(path, even, fps=rate, **settings)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        if path.suffix == ".gif":
+            write_atomically(path, imageio.mimwrite("<bytes>", even, format="GIF", fps=rate))  # type: ignore[arg-type]
+        else:
+            imageio.mimwrite(path, even, fps=rate, macro_block_size=2)
+    except OSError as error:
+        raise UserError(write_failure(path, error)) from error
     except (ValueError, ImportError) as error:
-        raise UserError(f"Cannot write {path}: {error}; use a name that ends in .mp4 or .gif.") from error
+        raise UserError(f"{path} could not be written: {error}.") from error
 
 
 class Greedy:

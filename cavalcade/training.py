@@ -4,6 +4,7 @@ run = cavalcade.train("ppo", "CartPole-v1", steps=100_000, seed=1)
 """
 
 import dataclasses
+import shlex
 import signal
 import time
 from pathlib import Path
@@ -109,7 +110,7 @@ class Session:
                 while not self.finished and not interruption.asked:
                     self.runtime.round()
                     steps = sum(actor.steps for actor in actors)
-                    if steps >= next_row or steps >= s.steps:
+                    if steps >= next_row or steps >= s.steps or self._just_judged():
                         next_row = every * (int(steps / every) + 1)
                         self._record()
                         self.finished |= steps >= s.steps
@@ -121,6 +122,11 @@ class Session:
             self.recorder.close()
             self.display.close([])
             self.runtime.close()
+
+    def _just_judged(self) -> bool:
+        """An evaluation is recorded in the turn that made it, while the learner still has the judged parameters."""
+        evaluator = self.runtime.objects.get("evaluator")
+        return evaluator is not None and evaluator.result is not None
 
     def _record(self) -> None:
         row = self.metrics.row(self.runtime.reports())
@@ -165,7 +171,7 @@ class Session:
         if interrupted and not self.finished:
             lines += [
                 f"Interrupted at step {self.metrics.step:,}; a checkpoint is saved.",
-                f"cavalcade resume {self.run.path}",
+                f"cavalcade resume {shlex.quote(str(self.run.path))}",
             ]
         else:
             score = "" if self.best is None else f", best evaluation {self.best:.1f}"

@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade.algorithm import Clock
+from cavalcade.errors import require_at_least
 from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.model import Model, build
 from cavalcade.networks import Network, Torso, gaussian, linear
@@ -41,6 +42,9 @@ class ActorCritic:
     reuse = "once"
     acts_by = "policy"
     target_period = 0
+
+    def __post_init__(self) -> None:
+        require_at_least(self, unroll=1, memory=0, discount=0, gae_lambda=0, learning_rate=0)
 
     def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
         heads = {

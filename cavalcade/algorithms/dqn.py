@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade.algorithm import Clock, Forward
-from cavalcade.errors import UserError
+from cavalcade.errors import UserError, require_at_least
 from cavalcade.experience import Experience, NStep, Replay
 from cavalcade.model import Model, build
 from cavalcade.networks import Network, Torso, dueling, linear
@@ -50,6 +50,10 @@ class DQN:
 
     reuse = "many"
     acts_by = "q"
+
+    def __post_init__(self) -> None:
+        require_at_least(self, n_step=1, batch=1, update_every=1, updates_per_draw=1, target_period=1, replay_start=1)
+        require_at_least(self, replay_size=self.replay_start, discount=0, learning_rate=0, epsilon_steps=0)
 
     def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
         if spec.action.kind != "discrete":

@@ -11,7 +11,7 @@ import numpy as np
 
 from cavalcade.algorithm import Forward
 from cavalcade.algorithms.actor_critic import ActorCritic, policy_of, time_major
-from cavalcade.errors import UserError
+from cavalcade.errors import UserError, require_at_least
 from cavalcade.ops.losses import ppo_clip
 from cavalcade.ops.returns import gae
 from cavalcade.specs import EnvSpec
@@ -23,6 +23,10 @@ class PPO(ActorCritic):
     epochs: int = 4
     minibatches_per_epoch: int = 4
     clip: float = 0.2
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(self, epochs=1, minibatches_per_epoch=1, clip=0)
 
     def updates(self, steps: int, environments: int) -> int:
         return steps // (self.unroll * environments) * self.epochs * self.minibatches_per_epoch
