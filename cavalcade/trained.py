@@ -98,7 +98,7 @@ def write_video(path: Path, frames: list[np.ndarray], rate: int = 30) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".gif":
-            write_atomically(path, imageio.mimwrite("<bytes>", even, format="GIF", fps=rate))  # type: ignore[arg-type]
+            write_atomically(path, imageio.mimwrite("<bytes>", even, format="GIF", fps=rate))
         else:
             imageio.mimwrite(path, even, fps=rate, macro_block_size=2)
     except OSError as error:

@@ -116,9 +116,12 @@ def _make_registered(known_id: str, render: bool, options: dict[str, Any]) -> gy
         what: Any = dataclasses.replace(gym.spec(known_id), order_enforce=False)
     except gym.error.Error:
         what = known_id  # `gym.make` finds the newest version, or says what is wrong
-    rendering: dict[str, Any] = {"render_mode": "rgb_array"} if render else {}
     try:
-        return gym.make(what, disable_env_checker=True, **rendering, **options)
+        made = gym.make(what, disable_env_checker=True, **options)
+        if render and "rgb_array" in made.metadata.get("render_modes", []):  # else there is no picture to be had
+            made.close()
+            made = gym.make(what, disable_env_checker=True, render_mode="rgb_array", **options)
+        return made
     except (gym.error.DependencyNotInstalled, ImportError) as error:
         raise UserError(f"The environment '{known_id}' needs a package that is missing: {error}") from error
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv) as error:
