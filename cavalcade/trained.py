@@ -82,7 +82,9 @@ def play(path: str | Path, out: str | Path | None = None, seed: int = 0, max_ste
         pool.close()
     if frames[0] is None:
         raise UserError(f"{policy.model.spec.environment} gives no pictures; choose one with render_mode 'rgb_array'.")
-    path = Path(out) if out else Path(path) / "episode.mp4"
+    folder = Path(path)
+    run = folder.parent if (folder / "policy.json").exists() else folder
+    path = Path(out) if out else run / "episode.mp4"
     write_video(path, [frame for frame in frames if frame is not None])
     return path, total
 
@@ -101,10 +103,13 @@ def write_video(path: Path, frames: list[np.ndarray], rate: int = 30) -> None:
             write_atomically(path, imageio.mimwrite("<bytes>", even, format="GIF", fps=rate))
         else:
             imageio.mimwrite(path, even, fps=rate, macro_block_size=2)
+            film: Any
+            with imageio.get_reader(path) as film:  # ffmpeg does not tell when the disk is full
+                film.get_data(0)
     except OSError as error:
         raise UserError(write_failure(path, error)) from error
-    except (ValueError, ImportError) as error:
-        raise UserError(f"{path} could not be written: {error}.") from error
+    except (ValueError, ImportError, IndexError, RuntimeError) as error:
+        raise UserError(f"{path} could not be written ({error}); is the disk full?") from error
 
 
 class Greedy:
