@@ -15,7 +15,7 @@ $(READY): pyproject.toml constraints.txt
 
 demo: $(READY)
 	@rm -rf runs/demo
-	$(BIN)/cavalcade train ppo CartPole-v1 --steps 200000 --target 475 --seed 1 --out runs/demo
+	$(BIN)/cavalcade train ppo CartPole-v1 --actors 2 --steps 200000 --target 475 --seed 1 --out runs/demo
 	$(BIN)/cavalcade evaluate runs/demo --episodes 100
 	@echo "the curve is runs/demo/curve.png, the policy runs/demo/policy; see it play: $(BIN)/cavalcade play runs/demo"
 
