@@ -20,7 +20,6 @@ class Metrics:
         self.step, self.updates = 0, 0
         self.seconds: dict[str, float] = {}  # by role, of all nodes together
         self.rates: deque[tuple[float, int, int, dict]] = deque([(0.0, 0, 0, {})], maxlen=RATES)
-        self.evaluation: dict | None = None
 
     @property
     def elapsed(self) -> float:
@@ -61,7 +60,6 @@ class Metrics:
         for report in reports.values():
             row |= {name: report[name] for name in ("table_size", "table_capacity") if name in report}
             if evaluation := report.get("evaluation"):
-                self.evaluation = evaluation
                 row |= {"evaluation": evaluation["mean"], "evaluation_step": evaluation["step"]}
         left_out = sum(r.get("steps_left_out", 0) for r in actors)
         row |= {"steps_left_out": left_out} if left_out else {}

@@ -74,6 +74,7 @@ class Session:
         title = f"{experiment.system} on {experiment.spec.environment}"
         self.display = Display(title, s.steps, s.target, display)
         self.runtime = experiment.launch()
+        self.actors = [node for name, node in self.runtime.objects.items() if name.startswith("actor")]
         self.policy = parts.policy()
         restored = self._restore() if resume else None
         self.recorder = Recorder(run, restored, self.display.note)
@@ -102,14 +103,13 @@ class Session:
     def drive(self) -> None:
         s = self.settings
         every = max(1.0, s.steps / s.rows)
-        actors = [o for name, o in self.runtime.objects.items() if name.startswith("actor")]
         last_save = time.perf_counter()
         try:
             with Interruption() as interruption:
                 next_row = every * (int(self.metrics.step / every) + 1)
                 while not self.finished and not interruption.asked:
                     self.runtime.round()
-                    steps = sum(actor.steps for actor in actors)
+                    steps = self._steps()
                     if steps >= next_row or steps >= s.steps or self._just_judged():
                         next_row = every * (int(steps / every) + 1)
                         self._record()
@@ -122,6 +122,9 @@ class Session:
             self.recorder.close()
             self.display.close([])
             self.runtime.close()
+
+    def _steps(self) -> int:
+        return sum(actor.steps for actor in self.actors)
 
     def _just_judged(self) -> bool:
         """An evaluation is recorded in the turn that made it, while the learner still has the judged parameters."""
@@ -160,8 +163,7 @@ class Session:
             "best": self.best,
             "finished": self.finished,
         }
-        steps = sum(o.steps for name, o in self.runtime.objects.items() if name.startswith("actor"))
-        checkpoint.save(self.run.checkpoints, state, steps)
+        checkpoint.save(self.run.checkpoints, state, self._steps())
 
     def _end(self, interrupted: bool) -> None:
         if self.best is None:  # nothing was judged: the last policy it is

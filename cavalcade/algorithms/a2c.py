@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade.algorithm import Forward
-from cavalcade.algorithms.actor_critic import ActorCritic, policy_of, time_major
+from cavalcade.algorithms.actor_critic import ActorCritic, policy_of, standardised, time_major
 from cavalcade.ops.losses import weighted_mean
 from cavalcade.ops.returns import gae
 from cavalcade.specs import EnvSpec
@@ -42,12 +42,15 @@ class A2C(ActorCritic):
         reward, valid = self.rewards(xp, step["reward"]), step["valid"]
         advantage = gae(xp, reward, step["discount"], values, valid, self.gae_lambda)
         goal = advantage + xp.stop_gradient(values[:-1])  # the return R
+
+        def mean(x: Any) -> Any:
+            return weighted_mean(xp, x, valid)
+
         if self.normalise_advantages:
-            centred = advantage - weighted_mean(xp, advantage, valid)
-            advantage = centred / (xp.sqrt(weighted_mean(xp, xp.square(centred), valid)) + 1e-8)
+            advantage = standardised(xp, advantage, mean)
         policy = policy_of(xp, spec, outputs["policy"][:-1], step["obs"])
-        policy_loss = -weighted_mean(xp, policy.log_prob(step["action"]) * advantage, valid)
-        value_loss = 0.5 * weighted_mean(xp, xp.square(goal - values[:-1]), valid)
-        entropy = weighted_mean(xp, policy.entropy(), valid)
+        policy_loss = -mean(policy.log_prob(step["action"]) * advantage)
+        value_loss = 0.5 * mean(xp.square(goal - values[:-1]))
+        entropy = mean(policy.entropy())
         loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
         return loss, {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}

@@ -1,5 +1,6 @@
 """What the actor-critics share: a policy and a value over one observation, acting by sampling the policy."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -94,6 +95,12 @@ def policy_head(spec: EnvSpec, features: int) -> Network:
 def policy_of(xp: Any, spec: EnvSpec, parameters: Any, obs: Tree) -> Any:
     """The distribution over legal actions."""
     return distributions.make(xp, spec.action, parameters, obs[MASK] if spec.masked else None)
+
+
+def standardised(xp: Any, x: Any, mean: Callable[[Any], Any]) -> Any:
+    """x with mean 0 and deviation 1, where `mean` knows which rows count."""
+    centred = x - mean(x)
+    return centred / (xp.sqrt(mean(xp.square(centred))) + 1e-8)
 
 
 def time_major(xp: Any, items: Tree) -> tuple[Tree, Tree | None]:

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade.algorithm import Forward
-from cavalcade.algorithms.actor_critic import ActorCritic, policy_of, time_major
+from cavalcade.algorithms.actor_critic import ActorCritic, policy_of, standardised, time_major
 from cavalcade.errors import UserError, require_at_least
 from cavalcade.ops.losses import ppo_clip
 from cavalcade.ops.returns import gae
@@ -74,8 +74,7 @@ class PPO(ActorCritic):
             return xp.sum(weight * x)
 
         if self.normalise_advantages:
-            centred = advantage - mean(advantage)
-            advantage = centred / (xp.sqrt(mean(xp.square(centred))) + 1e-8)
+            advantage = standardised(xp, advantage, mean)
         policy = policy_of(xp, spec, outputs["policy"], samples["obs"])
         log_ratio = (policy.log_prob(samples["action"]) - samples["log_prob"]) * valid  # rows that are no step: 0
         policy_loss = mean(ppo_clip(xp, log_ratio, advantage, self.clip))

@@ -20,8 +20,7 @@ class InProcess:
         for name, node in program.nodes.items():
             args, kwargs = resolve((node.args, node.kwargs), self.objects)
             self.objects[name] = node.make(*args, **kwargs)
-        self.workers = [(name, o) for name, o in self.objects.items() if hasattr(o, "step")]
-        self.steps = [worker.step for _, worker in self.workers]
+        self.steps = [node.step for node in self.objects.values() if hasattr(node, "step")]
 
     def round(self) -> None:
         """One turn of every worker."""
