@@ -5,6 +5,7 @@ there are or how fast they run. Queues, minimum sizes and ratios are settings of
 """
 
 from dataclasses import dataclass, field
+from math import inf
 
 from cavalcade.errors import UserError
 
@@ -30,6 +31,11 @@ class Limiter:
                 f"The limiter's window of {self.max_diff - self.min_diff:g} must deadlock: with "
                 f"{self.samples_per_insert:g} samples per insert it has to be at least {needed:g} wide."
             )
+
+    @classmethod
+    def at_least(cls, min_size: int) -> "Limiter":
+        """Draw as much as you like once `min_size` items are there; inserts never wait."""
+        return cls(1.0, min_size, -inf, inf)
 
     @classmethod
     def queue(cls, size: int) -> "Limiter":

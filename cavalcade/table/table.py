@@ -1,109 +1,278 @@
-"""Items in preallocated arrays: drawn uniformly or in order, removed oldest first, gated by a limiter."""
+"""A store of items between acting and learning, with Reverb's meaning: a sampler, a remover, a size, a limiter."""
 
-from typing import NamedTuple
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cavalcade import tree
 from cavalcade.errors import UserError
+from cavalcade.table import _core
 from cavalcade.table.limiter import Limiter
+from cavalcade.table.memory import Memory
+from cavalcade.table.planes import Planes
+from cavalcade.table.rows import Rows
+from cavalcade.table.selectors import Selector, prioritised, selector
+from cavalcade.table.signature import Items, Signature
 from cavalcade.tree import Tree
+
+COUNTERS = ("live", "next", "high", "spent", "random", "sampler_head", "sampler_tail", "remover_head", "remover_tail")
+HEADER = 24  # bytes of `Item` in core.h before its slots: key, version, priority, times
+KEPT = ("counters", "peak", "free")  # arrays that are saved as they are
 
 
 class Sample(NamedTuple):
     items: Tree  # [B, ...]
-    keys: np.ndarray  # [B] int64, the number of the item since the table began
-    probability: np.ndarray  # [B] float32, with which each was drawn
+    keys: np.ndarray  # [B] int64, to update priorities by
+    probability: np.ndarray  # [B] float64, with which each was drawn
+    weight: np.ndarray  # [B] float32, (N * probability) ** -importance over the largest of them
+    times_sampled: np.ndarray  # [B] int32, this time included
+    age: np.ndarray  # [B] int64, inserts since
     version: np.ndarray  # [B] int64, of the policy that made it
 
 
-class Table:
-    """A store of equal items. `queue` and `uniform` are its two settings.
+class Stopped(RuntimeError):
+    """The table was stopped while somebody waited for it."""
 
-    Calls never block: ask `can_insert` and `can_sample` first, or take `False` and `None` for "not now".
+
+class Table:
+    """`queue`, `stack`, `uniform` and `prioritised` are settings of it.
+
+    Calls do not wait unless they are given a timeout: take `False` and `None` for "not now". They may come from any
+    thread. A table over `rows` that others use as well refers to the same observations.
     """
 
-    def __init__(self, blank: Tree, size: int, sampler: str, max_times_sampled: int, limiter: Limiter, seed: int = 0):
-        self.size, self.sampler, self.max_times_sampled, self.limiter = (
+    def __init__(
+        self,
+        signature: Signature | Tree,
+        size: int,
+        sampler: str | Selector = "uniform",
+        remover: str | Selector = "fifo",
+        *,
+        limiter: Limiter | None = None,
+        max_times_sampled: int = 0,  # then an item goes; 0 keeps it
+        overflow: int = 0,  # items by which `size` may be exceeded until the table is trimmed
+        trim_every: int = 0,  # draws; with `overflow`
+        rows: Rows | None = None,
+        memory: Memory | None = None,
+        compressed: bool = False,
+        seed: int = 0,
+    ):
+        self.signature = signature if isinstance(signature, Signature) else Signature.whole(signature)
+        self.sampler, self.remover = selector(sampler), selector(remover)
+        self.limiter = limiter or Limiter.at_least(1)
+        self.size, self.overflow, self.trim_every, self.max_times_sampled = (
             size,
-            sampler,
+            overflow,
+            trim_every,
             max_times_sampled,
-            limiter,
         )
-        self.store = tree.map(lambda leaf: np.zeros((size, *np.shape(leaf)), leaf.dtype), blank)
-        self.version = np.zeros(size, np.int64)
-        self.oldest, self.next = (
-            0,
-            0,
-        )  # keys of the oldest item and of the one to come; a key's place is key % size
-        self.rng = np.random.default_rng(seed)
+        self._refuse_nonsense()
+        self.memory = memory or Memory()
+        self.rows = rows or Rows(self.signature.rows, max(1, self._rows_of(size + overflow)), self.memory, compressed)
+        self.lock = self.rows.lock
+        self.draws, self.stopped = 0, False
+        capacity = self.capacity = size + overflow
+        own = dict(tree.named(self.signature.own)) if self.signature.own != {} else {}
+        header = HEADER + -(-self.signature.length // 2) * 8
+        self.own = Planes(own, capacity, self.memory, compressed, header)
+        self._open(capacity, seed)
+
+    def _open(self, capacity: int, seed: int) -> None:
+        self.bits = max(1, (capacity - 1).bit_length())
+        self.counters = np.zeros(len(COUNTERS), np.int64)
+        self.counters[4] = np.random.SeedSequence(seed).generate_state(1, np.uint64).view(np.int64)[0]
+        for at, kind in ((5, self.sampler.kind), (7, self.remover.kind)):
+            self.counters[at : at + 2] = -1 if kind in ("fifo", "lifo") else 0
+        self.peak = np.ones(1)
+        self.free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
+        self.chosen = (self.sampler.arrays(capacity), self.remover.arrays(capacity))
+        records: Any = self.own.planes[0]
+        self.key, self.version = records.view(0, (), np.int64), records.view(8, (), np.int64)
+        self.priority, self.times = records.view(16, (), np.float32), records.view(20, (), np.int32)
+        self.slots = records.view(HEADER, (self.signature.length,), np.int32)
+        self.key[:] = -1
+        self.core = _core.open_table(
+            self.rows.core,
+            capacity,
+            self.signature.length,
+            records.stride,
+            self.max_times_sampled,
+            self.bits,
+            *(getattr(self, name) for name in KEPT),
+            records.records,
+            self.sampler.opened(self.chosen[0]),
+            self.remover.opened(self.chosen[1]),
+        )
 
     @classmethod
-    def queue(cls, blank: Tree, size: int) -> "Table":
-        """First in, first out, each item drawn once."""
-        return cls(blank, size, "fifo", 1, Limiter.queue(size))
+    def queue(cls, signature: Signature | Tree, size: int, **more: Any) -> "Table":
+        """First in, first out, each item drawn once; inserts wait while it is full."""
+        return cls(signature, size, "fifo", "fifo", limiter=Limiter.queue(size), max_times_sampled=1, **more)
 
     @classmethod
-    def uniform(cls, blank: Tree, size: int, limiter: Limiter, seed: int = 0) -> "Table":
+    def stack(cls, signature: Signature | Tree, size: int, **more: Any) -> "Table":
+        """Last in, first out, each item drawn once; inserts wait while it is full."""
+        return cls(signature, size, "lifo", "fifo", limiter=Limiter.queue(size), max_times_sampled=1, **more)
+
+    @classmethod
+    def uniform(
+        cls, signature: Signature | Tree, size: int, limiter: Limiter | None = None, seed: int = 0, **more: Any
+    ) -> "Table":
         """Replay: the newest `size` items, each draw with replacement."""
-        if limiter.min_size > size:
+        return cls(signature, size, "uniform", "fifo", limiter=limiter, seed=seed, **more)
+
+    @classmethod
+    def prioritised(
+        cls,
+        signature: Signature | Tree,
+        size: int,
+        limiter: Limiter | None = None,
+        exponent: float = 0.6,
+        seed: int = 0,
+        **more: Any,
+    ) -> "Table":
+        """Replay in proportion to priority ** exponent; new items come with the highest priority so far."""
+        return cls(signature, size, prioritised(exponent), "fifo", limiter=limiter, seed=seed, **more)
+
+    def _refuse_nonsense(self) -> None:
+        limits, most = self.limiter, self.max_times_sampled
+        if self.size < 1 or self.overflow < 0 or most < 0:
+            raise UserError("A table needs a size of at least 1, and no negative overflow or max_times_sampled.")
+        if limits.min_size > self.size:
             raise UserError(
-                f"The table must hold {limiter.min_size} items before the first draw but its size is {size}."
+                f"The table must hold {limits.min_size} items before the first draw but its size is {self.size}."
             )
-        return cls(blank, size, "uniform", 0, limiter, seed)
+        if most and limits.samples_per_insert > most and np.isfinite(limits.max_diff):
+            raise UserError(
+                f"The table must deadlock: {limits.samples_per_insert:g} samples per insert are asked for, but an item "
+                f"goes after {most}; raise max_times_sampled or lower samples_per_insert."
+            )
+
+    def _rows_of(self, items: int) -> int:
+        return self.signature.length * items
+
+    # --- asking ---------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return self.next - self.oldest
+        return int(self.counters[0])
 
     @property
     def bytes(self) -> int:
-        return sum(leaf.nbytes for leaf in tree.leaves(self.store))
+        """Of the contents, whole from the beginning."""
+        return self.memory.bytes
 
     def can_insert(self, count: int) -> bool:
-        fits = self.sampler != "fifo" or len(self) + count <= self.size
-        return fits and self.limiter.can_insert(count)
+        return self.limiter.can_insert(count)
 
     def can_sample(self, count: int) -> bool:
-        return len(self) >= (count if self.sampler == "fifo" else 1) and self.limiter.can_sample(count)
+        live, _, _, spent, *_ = self.counters.tolist()
+        left = live * self.max_times_sampled - spent if self.max_times_sampled else live * count
+        return live > 0 and left >= count and self.limiter.can_sample(count)
 
-    def insert(self, items: Tree, version: int) -> bool:
-        """Store items [M, ...]; False, and nothing stored, if the limiter says wait."""
-        count = len(tree.leaves(items)[0])
-        if not self.can_insert(count):
-            return False
-        place = self.next % self.size
-        if place + count <= self.size:
-            where: slice | np.ndarray = slice(place, place + count)
-        else:
-            where = np.arange(self.next, self.next + count) % self.size
-        tree.assign(self.store, where, items)
-        self.version[where] = version
-        self.next += count
-        self.limiter.inserts += count
-        self._forget(max(0, len(self) - self.size))
+    # --- moving ---------------------------------------------------------------------------------------------------
+
+    def insert(
+        self, items: Items | Tree, version: int = 0, priority: np.ndarray | None = None, timeout: float | None = 0.0
+    ) -> bool:
+        """Store items [M, ...]; False, and nothing stored, if the limiter says wait. `timeout` None waits for ever."""
+        if not isinstance(items, Items):
+            count = len(tree.leaves(items)[0])
+            items = Items(np.zeros((count, self.signature.length), np.int32), items)
+        count = len(items.rows)
+        with self.lock:
+            if not self._wait(lambda: self.can_insert(count), timeout):
+                return False
+            places = np.empty(count, np.int32)
+            given = None if priority is None else np.ascontiguousarray(priority, np.float32)
+            removed = _core.insert(self.core, np.ascontiguousarray(items.rows, np.int32), given, version, places)
+            self.own.write(places, items.own if self.signature.flat else dict(tree.named(items.own)))
+            self.limiter.inserts += count
+            self.limiter.deletes += removed
+            self.lock.notify_all()
         return True
 
-    def _forget(self, count: int) -> None:
-        self.oldest += count
-        self.limiter.deletes += count
-
-    def sample(self, count: int) -> Sample | None:
+    def sample(self, count: int, importance: float = 0.0, timeout: float | None = 0.0) -> Sample | None:
         """Draw `count` items; None if the limiter says wait."""
-        if not self.can_sample(count):
-            return None
-        if self.sampler == "fifo":
-            keys = np.arange(self.oldest, self.oldest + count)
-            probability = np.ones(count, np.float32)
-        else:
-            keys = self.rng.integers(self.oldest, self.next, count)
-            probability = np.full(count, 1.0 / len(self), np.float32)
-        places = keys % self.size
-        items = tree.map(lambda store: np.take(store, places, axis=0), self.store)
-        sample = Sample(items, keys, probability, self.version[places])
-        self.limiter.samples += count
-        if self.max_times_sampled == 1:
-            self._forget(count)
-        return sample
+        with self.lock:
+            if not self._wait(lambda: self.can_sample(count), timeout):
+                return None
+            places, times = np.empty(count, np.int32), np.empty(count, np.int32)
+            keys, versions, probability = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count)
+            weight, slots = np.empty(count, np.float32), np.empty((count, self.signature.length), np.int32)
+            live = len(self)
+            _core.draw(self.core, importance, places, keys, versions, probability, times, slots, weight)
+            items = self.signature.build(self.rows, slots, self.own.read(places))
+            age = self.counters[1] - (keys >> self.bits)
+            self.limiter.samples += count
+            self.limiter.deletes += live - len(self)
+            self.draws += 1
+            if self.trim_every and self.draws % self.trim_every == 0:
+                self._remove(len(self) - self.size)
+            self.lock.notify_all()
+        return Sample(items, keys, probability, weight, times, age, versions)
+
+    def update_priorities(self, keys: np.ndarray, priority: np.ndarray) -> int:
+        """New priorities; keys that have gone are ignored. Gives how many were still there."""
+        with self.lock:
+            return _core.update(
+                self.core, np.ascontiguousarray(keys, np.int64), np.ascontiguousarray(priority, np.float32)
+            )
+
+    def delete(self, keys: np.ndarray) -> int:
+        """Remove these items; gives how many were still there."""
+        with self.lock:
+            found = _core.delete(self.core, np.ascontiguousarray(keys, np.int64))
+            self.limiter.deletes += found
+            self.lock.notify_all()
+        return found
+
+    def trim(self) -> None:
+        """Remove what exceeds the size, as the remover chooses."""
+        with self.lock:
+            self._remove(len(self) - self.size)
+            self.lock.notify_all()
+
+    def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
+        """Rows for a writer to fill. Where episodes are so short that rows run out before items do, items go."""
+        with self.lock:
+            while (slots := self.rows.take(count, writer)) is None:
+                if not len(self):
+                    raise UserError(
+                        f"The writers hold all {self.rows.count:,} rows of the table: make it larger than one unroll "
+                        "of all environments."
+                    )
+                self._remove(1)
+        return slots
+
+    def stop(self) -> None:
+        """Wake everybody who waits; they get `Stopped`, and so does whoever would wait later."""
+        with self.lock:
+            self.stopped = True
+            self.lock.notify_all()
+
+    def _remove(self, count: int) -> None:
+        live = len(self)
+        _core.remove(self.core, max(0, count))
+        self.limiter.deletes += live - len(self)
+
+    def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        if ready():
+            return True
+        end = None if timeout is None else time.monotonic() + timeout
+        while timeout != 0.0:
+            if self.stopped:
+                raise Stopped("The table was stopped.")
+            left = None if end is None else end - time.monotonic()
+            if left is not None and left <= 0:
+                return False
+            self.lock.wait(left)
+            if ready():
+                return True
+        return False
+
+    # --- looking and keeping ---------------------------------------------------------------------------------------
 
     def account(self) -> str:
         return self.limiter.account()
@@ -112,21 +281,45 @@ class Table:
         return {"table_size": len(self), "table_capacity": self.size}
 
     def state(self) -> dict:
-        places = np.arange(self.oldest, self.next) % self.size
-        return {
-            "items": tree.map(lambda store: store[places], self.store),
-            "version": self.version[places],
-            "oldest": self.oldest,
-            "next": self.next,
-            "limiter": {k: getattr(self.limiter, k) for k in ("inserts", "deletes", "samples")},
-            "rng": self.rng.bit_generator.state,
-        }
+        """A copy of everything, made while nobody can change it; writing it to disk is somebody else's time."""
+        with self.lock:
+            high = int(self.counters[2])
+            kept = {name: getattr(self, name).copy() for name in KEPT}
+            chosen = [[part.copy() for part in pair] for pair in self.chosen]
+            limits = {name: getattr(self.limiter, name) for name in ("inserts", "deletes", "samples")}
+            return {
+                **kept,
+                "selectors": chosen,
+                "own": self.own.state(high),
+                "rows": self.rows.state(),
+                "limiter": limits,
+                "draws": self.draws,
+            }
 
     def restore(self, state: dict) -> None:
-        self.oldest, self.next = state["oldest"], state["next"]
-        places = np.arange(self.oldest, self.next) % self.size
-        tree.assign(self.store, places, state["items"])
-        self.version[places] = state["version"]
-        for name, value in state["limiter"].items():
-            setattr(self.limiter, name, value)
-        self.rng.bit_generator.state = state["rng"]
+        with self.lock:
+            for name in KEPT:
+                array = getattr(self, name)
+                if array.shape != state[name].shape:
+                    raise UserError(
+                        f"The saved table holds {len(state['free'])} items, this one {self.capacity}: sizes must be equal."
+                    )
+                array[:] = state[name]
+            for pair, kept in zip(self.chosen, state["selectors"]):
+                for part, saved in zip(pair, kept):
+                    part[:] = saved
+            self.own.restore(state["own"])
+            self.rows.restore(state["rows"])
+            for name, value in state["limiter"].items():
+                setattr(self.limiter, name, value)
+            self.draws = state["draws"]
+
+    def check(self) -> None:
+        """Raise AssertionError unless everything about the table is consistent; slow, for tests."""
+        from cavalcade.table.invariants import check
+
+        check(self)
+
+    def close(self) -> None:
+        self.stop()
+        self.memory.close()

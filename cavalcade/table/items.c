@@ -1,0 +1,128 @@
+/* Items and the rows they refer to: insert, draw, remove, and what is free again afterwards. */
+
+#include "core.h"
+
+/* SplitMix64 (Steele 2014): one word of state, in the counters, so that a saved table draws on as before. */
+double random_unit(Table *t) {
+    uint64_t z = (uint64_t)t->counters[RANDOM] + 0x9E3779B97F4A7C15u;
+    t->counters[RANDOM] = (int64_t)z;
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9u;
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EBu;
+    return (double)((z ^ (z >> 31)) >> 11) * 0x1p-53;
+}
+
+/* --- rows ------------------------------------------------------------------------------------------------------------ */
+
+int64_t rows_take(Rows *r, int64_t count, int16_t holder, int32_t *slots) {
+    if (r->ends[1] - r->ends[0] < count) return 0;
+    for (int64_t i = 0; i < count; i++) {
+        int32_t slot = r->free[r->ends[0]++ % r->rows];
+        r->refs[slot] = 1;
+        r->holder[slot] = holder;
+        r->previous[slot] = 0;
+        slots[i] = slot;
+    }
+    return count;
+}
+
+static void unrefer(Rows *r, int32_t slot) {
+    if (--r->refs[slot] == 0) r->free[r->ends[1]++ % r->rows] = slot;
+}
+
+/* One more reference (by = 1) or one less to a row and to the older frames of its stack. */
+void rows_refer(Rows *r, int32_t slot, int32_t by) {
+    for (int64_t depth = 0; depth < r->stack && slot; depth++) {
+        int32_t older = r->previous[slot];
+        if (by > 0) r->refs[slot]++;
+        else unrefer(r, slot);
+        slot = older;
+    }
+}
+
+void rows_release(Rows *r, int32_t slot) {
+    if (!slot || !r->holder[slot]) return;
+    r->holder[slot] = 0;
+    unrefer(r, slot);
+}
+
+/* --- items ----------------------------------------------------------------------------------------------------------- */
+
+void table_delete(Table *t, int64_t place) {
+    Item *item = ITEM(t, place);
+    selector_drop(t, &t->sampler, place);
+    selector_drop(t, &t->remover, place);
+    for (int64_t j = 0; j < t->width; j++)
+        if (item->slots[j]) rows_refer(t->rows, item->slots[j], -1);
+    t->counters[SPENT] -= item->times;
+    t->counters[LIVE]--;
+    item->key = -1;
+    t->free[t->capacity - t->counters[LIVE] - 1] = (int32_t)place;
+}
+
+/* Insert one after the other; where the table is full the remover makes room. Gives how many it removed. */
+int64_t table_insert(Table *t, int64_t count, const int32_t *slots, const float *priority, int64_t version,
+                     int32_t *places) {
+    int64_t removed = 0;
+    double ignored;
+    for (int64_t i = 0; i < count; i++, slots += t->width) {
+        /* first the references: what is removed now may share rows with what comes */
+        for (int64_t j = 0; j < t->width; j++)
+            if (slots[j]) rows_refer(t->rows, slots[j], 1);
+        if (t->counters[LIVE] == t->capacity) {
+            table_delete(t, selector_choose(t, &t->remover, &ignored));
+            removed++;
+        }
+        int64_t place = t->free[t->capacity - t->counters[LIVE] - 1];
+        Item *item = ITEM(t, place);
+        t->counters[LIVE]++;
+        if (place >= t->counters[HIGH]) t->counters[HIGH] = place + 1;
+        item->key = t->counters[NEXT]++ << t->bits | place;
+        item->version = version;
+        item->priority = priority ? priority[i] : (float)*t->peak;
+        item->times = 0;
+        for (int64_t j = 0; j < t->width; j++) item->slots[j] = slots[j];
+        if (item->priority > *t->peak) *t->peak = item->priority;
+        places[i] = (int32_t)place;
+        selector_add(t, &t->sampler, place);
+        selector_add(t, &t->remover, place);
+    }
+    selector_settle(&t->sampler);
+    selector_settle(&t->remover);
+    return removed;
+}
+
+/* The rows of what is deleted here stay as they are until the next rows are taken: the caller copies them first. */
+void table_draw(Table *t, int64_t count, int32_t *places, int64_t *keys, int64_t *version, double *probability,
+                int32_t *times, int32_t *slots) {
+    int at_random = t->sampler.kind == UNIFORM || t->sampler.kind == PRIORITISED;
+    int at_once = at_random && !t->max_times; /* nothing changes between one draw and the next */
+    if (at_once) selector_choose_many(t, &t->sampler, count, places, probability);
+    for (int64_t i = 0; i < count; i++) {
+        if (!at_once) places[i] = (int32_t)selector_choose(t, &t->sampler, probability + i);
+        Item *item = ITEM(t, places[i]);
+        keys[i] = item->key;
+        version[i] = item->version;
+        times[i] = ++item->times;
+        t->counters[SPENT]++;
+        for (int64_t j = 0; j < t->width; j++) slots[i * t->width + j] = item->slots[j];
+        if (t->max_times && item->times >= t->max_times) table_delete(t, places[i]);
+    }
+    selector_settle(&t->sampler);
+    selector_settle(&t->remover);
+}
+
+int64_t table_update(Table *t, int64_t count, const int64_t *keys, const float *priority) {
+    int64_t found = 0, mask = ((int64_t)1 << t->bits) - 1;
+    for (int64_t i = 0; i < count; i++) {
+        int64_t place = keys[i] & mask;
+        if (keys[i] < 0 || place >= t->capacity || ITEM(t, place)->key != keys[i]) continue; /* it has gone */
+        ITEM(t, place)->priority = priority[i];
+        if (priority[i] > *t->peak) *t->peak = priority[i];
+        selector_change(t, &t->sampler, place);
+        selector_change(t, &t->remover, place);
+        found++;
+    }
+    selector_settle(&t->sampler);
+    selector_settle(&t->remover);
+    return found;
+}

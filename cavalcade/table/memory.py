@@ -1,0 +1,143 @@
+"""Where a table's arrays lie: ordinary memory, memory shared between processes, or a file larger than memory.
+
+Everything is allocated before the first step, so a run that starts does not die of memory hours later: what does not
+fit is refused at once.
+"""
+
+import mmap
+import os
+import sys
+import tempfile
+from multiprocessing import resource_tracker, shared_memory
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cavalcade.errors import UserError
+
+KINDS = ("memory", "shared", "file")
+RESERVE = 0.9  # of what is free: the rest is for everything that is not a table
+
+
+class Memory:
+    """Hands out zeroed byte arrays of one kind and remembers what it handed out."""
+
+    def __init__(self, kind: str = "memory", folder: str | Path | None = None):
+        self.kind, self.folder, self.bytes = kind, folder, 0
+        self.segments: list[shared_memory.SharedMemory] = []
+
+    def allocate(self, size: int) -> np.ndarray:
+        """[size] uint8, zero, beginning at a multiple of a cache line."""
+        self.bytes += size
+        size = max(size, 64)
+        if self.kind == "shared":
+            return self._shared(size)
+        if self.kind == "file":
+            return self._in_file(size)
+        block = np.zeros(size + 64, np.uint8)
+        start = -block.ctypes.data % 64
+        return block[start : start + size]
+
+    def _shared(self, size: int) -> np.ndarray:
+        try:
+            segment = shared_memory.SharedMemory(create=True, size=size)
+        except OSError as error:
+            raise UserError(
+                f"{size / 1e9:.2f} GB of shared memory cannot be had ({error}); make the table smaller."
+            ) from error
+        self.segments.append(segment)
+        return np.frombuffer(segment.buf, np.uint8, size)  # type: ignore[arg-type]
+
+    def _in_file(self, size: int) -> np.ndarray:
+        # the file has no name any more: whatever ends the process also frees the disk
+        try:
+            with tempfile.TemporaryFile(dir=self.folder) as file:
+                os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
+                return np.frombuffer(mmap.mmap(file.fileno(), size), np.uint8)
+        except OSError as error:
+            raise UserError(f"The table's file of {size / 1e9:.2f} GB cannot be made ({error.strerror}).") from error
+
+    @property
+    def names(self) -> list[str]:
+        """Of the shared segments, in the order of allocation: another process attaches to them by these."""
+        return [segment.name for segment in self.segments]
+
+    def close(self) -> None:
+        """Give shared memory back to the system; arrays in it must no longer be used."""
+        for segment in self.segments:
+            segment.unlink()
+            try:
+                segment.close()
+            except BufferError:  # an array still looks at it; it goes with that array
+                segment._mmap = segment._buf = None  # type: ignore[attr-defined]
+        self.segments = []
+
+
+class Attached(Memory):
+    """The same arrays in another process: allocates what the owner allocated, in the same order."""
+
+    def __init__(self, names: list[str]):
+        super().__init__("shared")
+        self.waiting = list(names)
+
+    def allocate(self, size: int) -> np.ndarray:
+        segment = _attach(self.waiting.pop(0))
+        self.segments.append(segment)
+        return np.frombuffer(segment.buf, np.uint8, max(size, 64))
+
+    def close(self) -> None:
+        """The owner unlinks."""
+        self.segments = []
+
+
+def _attach(name: str) -> Any:
+    """Look at a segment without becoming responsible for its end: that is the owner's."""
+    if sys.version_info >= (3, 13):
+        return shared_memory.SharedMemory(name, track=False)
+    register, resource_tracker.register = resource_tracker.register, lambda *_: None
+    try:
+        return shared_memory.SharedMemory(name)
+    finally:
+        resource_tracker.register = register
+
+
+def available() -> int:
+    """Bytes that can be had without swapping, within the container's limit if there is one."""
+    free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 62
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        free = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable"))
+        limit = Path("/sys/fs/cgroup/memory.max").read_text().strip()
+        if limit != "max":
+            free = min(free, int(limit) - int(Path("/sys/fs/cgroup/memory.current").read_text()))
+    except (OSError, StopIteration, ValueError):
+        pass  # not Linux, or no such limit
+    return free
+
+
+def require(needed: int, size: int, kind: str, folder: str | Path | None = None) -> None:
+    """Refuse a table of `size` items and `needed` bytes that does not fit, with a size that would."""
+    if kind == "file":
+        where, free = "on this disk", _disk(folder)
+    elif kind == "shared":
+        where, free = "in shared memory", min(available(), _disk("/dev/shm") if Path("/dev/shm").exists() else 1 << 62)
+    else:
+        where, free = "in memory", available()
+    if needed <= RESERVE * free:
+        return
+    fits = int(size * RESERVE * free / needed)
+    digits = max(0, len(str(fits)) - 2)
+    fits = fits // 10**digits * 10**digits
+    other = "" if kind == "file" else ", or keep it in a file with --storage file"
+    raise UserError(
+        f"A table of {size:,} items needs {needed / 1e9:.1f} GB, but only {free / 1e9:.1f} GB are free {where}: "
+        f"{fits:,} items would fit{other}."
+    )
+
+
+def _disk(folder: str | Path | None) -> int:
+    if not hasattr(os, "statvfs"):
+        return 1 << 62
+    found = os.statvfs(folder or tempfile.gettempdir())
+    return found.f_bavail * found.f_frsize

@@ -1,0 +1,438 @@
+/* Python's door to the core: checks shapes, holds on to the arrays, and gives the lock away for large copies. */
+
+#define PY_SSIZE_T_CLEAN
+#define Py_LIMITED_API 0x030B0000
+#include <Python.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "core.h"
+
+#define MOST_FIELDS 32
+#define LARGE_COPY (1 << 18) /* bytes from which other threads may run meanwhile */
+#define MOST_ARRAYS 16
+
+#if defined(__GNUC__)
+#define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
+#define STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
+#else /* MSVC: volatile reads and writes are ordered on the processors it compiles for */
+#define LOAD(p) (*(volatile int64_t *)(p))
+#define STORE(p, v) (*(volatile int64_t *)(p) = (v))
+#endif
+
+/* An open table or store of rows, with the arrays it must keep alive. */
+typedef struct {
+    Py_buffer arrays[MOST_ARRAYS];
+    int count;
+    PyObject *other; /* the rows of a table */
+    Rows rows;
+    Table table;
+} Opened;
+
+static void *hold(Opened *o, PyObject *array, Py_ssize_t item, Py_ssize_t least) {
+    Py_buffer *view = &o->arrays[o->count];
+    if (PyObject_GetBuffer(array, view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) return NULL;
+    o->count++;
+    if (view->itemsize != item || view->len < item * least) {
+        PyErr_Format(PyExc_ValueError, "array %d of the core has the wrong type or length", o->count - 1);
+        return NULL;
+    }
+    return view->buf;
+}
+
+static void close_opened(PyObject *capsule) {
+    Opened *o = PyCapsule_GetPointer(capsule, "cavalcade.core");
+    if (!o) return;
+    for (int i = 0; i < o->count; i++) PyBuffer_Release(&o->arrays[i]);
+    Py_XDECREF(o->other);
+    free(o);
+}
+
+static Opened *opened(PyObject *capsule) { return PyCapsule_GetPointer(capsule, "cavalcade.core"); }
+
+static PyObject *open_rows(PyObject *self, PyObject *args) {
+    PyObject *ends, *free_, *refs, *previous, *holder;
+    Py_ssize_t rows, stack;
+    if (!PyArg_ParseTuple(args, "nnOOOOO", &rows, &stack, &ends, &free_, &refs, &previous, &holder)) return NULL;
+    Opened *o = calloc(1, sizeof *o);
+    PyObject *capsule = PyCapsule_New(o, "cavalcade.core", close_opened);
+    Rows *r = &o->rows;
+    r->rows = rows, r->stack = stack;
+    if (!(r->ends = hold(o, ends, 8, 2)) || !(r->free = hold(o, free_, 4, rows)) ||
+        !(r->refs = hold(o, refs, 4, rows)) || !(r->previous = hold(o, previous, 4, rows)) ||
+        !(r->holder = hold(o, holder, 2, rows))) {
+        Py_DECREF(capsule);
+        return NULL;
+    }
+    return capsule;
+}
+
+static int open_selector(Opened *o, Selector *s, PyObject *given, int64_t capacity, int64_t *head, int64_t *tail) {
+    PyObject *a, *b;
+    int kind;
+    if (!PyArg_ParseTuple(given, "idOO", &kind, &s->exponent, &a, &b)) return 0;
+    s->kind = kind, s->head = head, s->tail = tail;
+    selector_layout(s, capacity);
+    if (kind == UNIFORM) return 1;
+    if (kind == PRIORITISED) {
+        int64_t inner = s->levels ? s->offset[s->levels - 1] + s->size[s->levels - 1] : 0;
+        s->leaf = hold(o, a, 4, (capacity + FAN - 1) / FAN * FAN);
+        return s->leaf && (s->inner = hold(o, b, 8, inner));
+    }
+    return (s->after = hold(o, a, 4, capacity)) && (s->before = hold(o, b, 4, capacity));
+}
+
+static PyObject *open_table(PyObject *self, PyObject *args) {
+    PyObject *rows, *counters, *peak, *free_, *records, *sampler, *remover;
+    Py_ssize_t capacity, width, stride, max_times;
+    int bits;
+    if (!PyArg_ParseTuple(args, "OnnnniOOOOOO", &rows, &capacity, &width, &stride, &max_times, &bits, &counters, &peak,
+                          &free_, &records, &sampler, &remover))
+        return NULL;
+    Opened *store = opened(rows);
+    if (!store) return NULL;
+    Opened *o = calloc(1, sizeof *o);
+    PyObject *capsule = PyCapsule_New(o, "cavalcade.core", close_opened);
+    Py_INCREF(rows);
+    o->other = rows;
+    Table *t = &o->table;
+    t->rows = &store->rows;
+    t->capacity = capacity, t->width = width, t->stride = stride, t->max_times = max_times, t->bits = bits;
+    if (!(t->counters = hold(o, counters, 8, COUNTERS)) || !(t->peak = hold(o, peak, 8, 1)) ||
+        !(t->free = hold(o, free_, 4, capacity)) || !(t->records = hold(o, records, 1, capacity * stride)) ||
+        !open_selector(o, &t->sampler, sampler, capacity, t->counters + SAMPLER_HEAD, t->counters + SAMPLER_TAIL) ||
+        !open_selector(o, &t->remover, remover, capacity, t->counters + REMOVER_HEAD, t->counters + REMOVER_TAIL)) {
+        Py_DECREF(capsule);
+        return NULL;
+    }
+    return capsule;
+}
+
+static PyObject *tree_size(PyObject *self, PyObject *args) {
+    Py_ssize_t capacity;
+    if (!PyArg_ParseTuple(args, "n", &capacity)) return NULL;
+    Selector s;
+    selector_layout(&s, capacity);
+    Py_ssize_t inner = s.levels ? (Py_ssize_t)(s.offset[s.levels - 1] + s.size[s.levels - 1]) : 0;
+    return Py_BuildValue("nn", (capacity + FAN - 1) / FAN * FAN, inner);
+}
+
+/* --- rows -------------------------------------------------------------------------------------------------------- */
+
+static PyObject *take(PyObject *self, PyObject *args) {
+    PyObject *rows;
+    int holder;
+    Py_buffer slots;
+    if (!PyArg_ParseTuple(args, "Oiw*", &rows, &holder, &slots)) return NULL;
+    Opened *o = opened(rows);
+    int64_t count = slots.len / 4;
+    int taken = o && rows_take(&o->rows, count, (int16_t)holder, slots.buf) == count;
+    PyBuffer_Release(&slots);
+    return o ? PyBool_FromLong(taken) : NULL;
+}
+
+static PyObject *release(PyObject *self, PyObject *args) {
+    PyObject *rows;
+    Py_buffer slots;
+    if (!PyArg_ParseTuple(args, "Oy*", &rows, &slots)) return NULL;
+    Opened *o = opened(rows);
+    for (int64_t i = 0; o && i < slots.len / 4; i++) rows_release(&o->rows, ((int32_t *)slots.buf)[i]);
+    PyBuffer_Release(&slots);
+    if (!o) return NULL;
+    Py_RETURN_NONE;
+}
+
+/* --- items ------------------------------------------------------------------------------------------------------- */
+
+static int bad_priority(const float *priority, int64_t count) {
+    for (int64_t i = 0; i < count; i++)
+        if (!(priority[i] >= 0) || isinf(priority[i])) {
+            PyObject *value = PyFloat_FromDouble(priority[i]);
+            PyErr_Format(PyExc_ValueError, "priorities are finite and not negative, but number %d is %S", (int)i, value);
+            Py_XDECREF(value);
+            return 1;
+        }
+    return 0;
+}
+
+static PyObject *insert(PyObject *self, PyObject *args) {
+    PyObject *table, *given;
+    Py_buffer slots, places, priority = {0};
+    long long version;
+    if (!PyArg_ParseTuple(args, "Oy*OLw*", &table, &slots, &given, &version, &places)) return NULL;
+    Opened *o = opened(table);
+    PyObject *answer = NULL;
+    int64_t count = places.len / 4;
+    if (!o || (given != Py_None && PyObject_GetBuffer(given, &priority, PyBUF_C_CONTIGUOUS) < 0)) goto end;
+    if (slots.len / 4 != count * o->table.width || (priority.buf && priority.len / 4 != count)) {
+        PyErr_SetString(PyExc_ValueError, "slots, priorities and places do not belong together");
+        goto end;
+    }
+    if (priority.buf && bad_priority(priority.buf, count)) goto end;
+    answer =
+        PyLong_FromLongLong(table_insert(&o->table, count, slots.buf, priority.buf, version, places.buf));
+end:
+    if (priority.buf) PyBuffer_Release(&priority);
+    PyBuffer_Release(&slots);
+    PyBuffer_Release(&places);
+    return answer;
+}
+
+static PyObject *remove_(PyObject *self, PyObject *args) {
+    PyObject *table;
+    Py_ssize_t count;
+    if (!PyArg_ParseTuple(args, "On", &table, &count)) return NULL;
+    Opened *o = opened(table);
+    if (!o) return NULL;
+    Table *t = &o->table;
+    double ignored;
+    for (Py_ssize_t i = 0; i < count && t->counters[LIVE]; i++)
+        table_delete(t, selector_choose(t, &t->remover, &ignored));
+    selector_settle(&t->sampler);
+    selector_settle(&t->remover);
+    Py_RETURN_NONE;
+}
+
+static PyObject *delete_(PyObject *self, PyObject *args) {
+    PyObject *table;
+    Py_buffer keys;
+    if (!PyArg_ParseTuple(args, "Oy*", &table, &keys)) return NULL;
+    Opened *o = opened(table);
+    int64_t found = 0;
+    for (int64_t i = 0; o && i < keys.len / 8; i++) {
+        int64_t key = ((int64_t *)keys.buf)[i], place = key & (((int64_t)1 << o->table.bits) - 1);
+        if (key < 0 || place >= o->table.capacity || ITEM(&o->table, place)->key != key) continue;
+        table_delete(&o->table, place);
+        found++;
+    }
+    PyBuffer_Release(&keys);
+    if (!o) return NULL;
+    selector_settle(&o->table.sampler);
+    selector_settle(&o->table.remover);
+    return PyLong_FromLongLong(found);
+}
+
+/* Weights (N P)^-beta over their maximum (Schaul 2016), in float32. */
+static void importance(int64_t count, const double *probability, double live, double beta, float *weight) {
+    float highest = 0;
+    for (int64_t i = 0; i < count; i++) {
+        weight[i] = powf((float)(live * probability[i]), (float)-beta);
+        highest = weight[i] > highest ? weight[i] : highest;
+    }
+    for (int64_t i = 0; i < count; i++) weight[i] /= highest;
+}
+
+static PyObject *draw(PyObject *self, PyObject *args) {
+    PyObject *table;
+    double beta;
+    Py_buffer places, keys, version, probability, times, slots, weight;
+    if (!PyArg_ParseTuple(args, "Odw*w*w*w*w*w*w*", &table, &beta, &places, &keys, &version, &probability, &times, &slots,
+                          &weight))
+        return NULL;
+    Opened *o = opened(table);
+    int64_t count = places.len / 4;
+    int fits = o && keys.len == count * 8 && version.len == count * 8 && probability.len == count * 8 && times.len == count * 4 &&
+               slots.len == count * 4 * o->table.width && weight.len == count * 4;
+    if (fits) {
+        double live = (double)o->table.counters[LIVE];
+        table_draw(&o->table, count, places.buf, keys.buf, version.buf, probability.buf, times.buf, slots.buf);
+        importance(count, probability.buf, live, beta, weight.buf);
+    } else if (o)
+        PyErr_SetString(PyExc_ValueError, "the arrays of a draw do not belong together");
+    PyBuffer_Release(&places), PyBuffer_Release(&keys), PyBuffer_Release(&version), PyBuffer_Release(&probability);
+    PyBuffer_Release(&times), PyBuffer_Release(&slots), PyBuffer_Release(&weight);
+    if (!fits) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *update(PyObject *self, PyObject *args) {
+    PyObject *table, *answer = NULL;
+    Py_buffer keys, priority;
+    if (!PyArg_ParseTuple(args, "Oy*y*", &table, &keys, &priority)) return NULL;
+    Opened *o = opened(table);
+    int64_t count = keys.len / 8;
+    if (o && priority.len / 4 != count) PyErr_SetString(PyExc_ValueError, "one priority for each key is needed");
+    else if (o && !bad_priority(priority.buf, count))
+        answer = PyLong_FromLongLong(table_update(&o->table, count, keys.buf, priority.buf));
+    PyBuffer_Release(&keys);
+    PyBuffer_Release(&priority);
+    return answer;
+}
+
+static PyObject *total(PyObject *self, PyObject *table) {
+    Opened *o = opened(table);
+    if (!o) return NULL;
+    const Table *t = &o->table;
+    return PyFloat_FromDouble(t->sampler.kind == PRIORITISED ? selector_total(&t->sampler) : (double)t->counters[LIVE]);
+}
+
+/* --- copies between records and columns ---------------------------------------------------------------------------- */
+
+/* Constant sizes become single instructions; memcpy of an unknown size is a call. */
+static inline void copy(char *to, const char *from, int64_t size) {
+    switch (size) {
+    case 1: *to = *from; break;
+    case 4: memcpy(to, from, 4); break;
+    case 8: memcpy(to, from, 8); break;
+    case 16: memcpy(to, from, 16); break;
+    default: memcpy(to, from, (size_t)size);
+    }
+}
+
+typedef struct {
+    Py_buffer base, index;
+    Py_ssize_t stride, start, step, count;
+    int fields;
+    Py_ssize_t offset[MOST_FIELDS], size[MOST_FIELDS];
+    Py_buffer column[MOST_FIELDS];
+} Copy;
+
+static void copy_close(Copy *c) {
+    PyBuffer_Release(&c->base);
+    PyBuffer_Release(&c->index);
+    for (int f = 0; f < c->fields; f++) PyBuffer_Release(&c->column[f]);
+}
+
+/* (base, stride, index, start, step, layout, [columns]): record `index[start + i * step]` is row i of the columns, and
+   the layout is an offset and a size for each. */
+static int copy_open(Copy *c, PyObject *args, int writes_columns) {
+    PyObject *columns;
+    Py_buffer layout;
+    if (!PyArg_ParseTuple(args, "y*ny*nny*O", &c->base, &c->stride, &c->index, &c->start, &c->step, &layout, &columns))
+        return 0;
+    int flags = PyBUF_C_CONTIGUOUS | (writes_columns ? PyBUF_WRITABLE : 0);
+    int64_t length = c->index.len / 4, records = c->stride ? c->base.len / c->stride : 0;
+    Py_ssize_t wanted = layout.len / 16;
+    c->fields = 0;
+    c->count = length > c->start ? (length - c->start + c->step - 1) / c->step : 0;
+    if (wanted > MOST_FIELDS || wanted != PyList_Size(columns)) goto wrong;
+    for (Py_ssize_t f = 0; f < wanted; f++) {
+        c->offset[f] = ((const int64_t *)layout.buf)[2 * f];
+        c->size[f] = ((const int64_t *)layout.buf)[2 * f + 1];
+        if (PyObject_GetBuffer(PyList_GetItem(columns, f), &c->column[f], flags) < 0) goto failed;
+        c->fields++;
+        if (c->column[f].len != c->count * c->size[f] || c->offset[f] + c->size[f] > c->stride) goto wrong;
+    }
+    const int32_t *index = c->index.buf;
+    for (int64_t i = 0; i < c->count; i++) {
+        int32_t at = index[c->start + i * c->step];
+        if (at < 0 || at >= records) goto wrong;
+    }
+    PyBuffer_Release(&layout);
+    return 1;
+wrong:
+    PyErr_SetString(PyExc_ValueError, "the columns, the layout and the index do not belong together");
+failed:
+    PyBuffer_Release(&layout);
+    copy_close(c);
+    return 0;
+}
+
+static void gather_records(const Copy *c) {
+    const int32_t *index = (const int32_t *)c->index.buf + c->start;
+    const char *base = c->base.buf;
+    for (int64_t i = 0; i < c->count; i++) {
+        if (i + AHEAD < c->count) PREFETCH(base + (int64_t)index[(i + AHEAD) * c->step] * c->stride);
+        const char *record = base + (int64_t)index[i * c->step] * c->stride;
+        for (int f = 0; f < c->fields; f++)
+            copy((char *)c->column[f].buf + i * c->size[f], record + c->offset[f], c->size[f]);
+    }
+}
+
+static PyObject *gather(PyObject *self, PyObject *args) {
+    Copy c;
+    if (!copy_open(&c, args, 1)) return NULL;
+    if (c.count * c.stride >= LARGE_COPY) {
+        Py_BEGIN_ALLOW_THREADS gather_records(&c);
+        Py_END_ALLOW_THREADS
+    } else
+        gather_records(&c);
+    copy_close(&c);
+    Py_RETURN_NONE;
+}
+
+static PyObject *scatter(PyObject *self, PyObject *args) {
+    Copy c;
+    if (!copy_open(&c, args, 0)) return NULL;
+    const int32_t *index = (const int32_t *)c.index.buf + c.start;
+    for (int64_t i = 0; i < c.count; i++) {
+        char *record = (char *)c.base.buf + (int64_t)index[i * c.step] * c.stride;
+        for (int f = 0; f < c.fields; f++)
+            copy(record + c.offset[f], (const char *)c.column[f].buf + i * c.size[f], c.size[f]);
+    }
+    copy_close(&c);
+    Py_RETURN_NONE;
+}
+
+/* The rows of each stack, oldest first: [count, depth] out of the newest and the chain of older ones. */
+static PyObject *chain(PyObject *self, PyObject *args) {
+    Py_buffer previous, index, out;
+    Py_ssize_t start, step, depth;
+    if (!PyArg_ParseTuple(args, "y*y*nnnw*", &previous, &index, &start, &step, &depth, &out)) return NULL;
+    int64_t count = depth ? out.len / 4 / depth : 0, length = index.len / 4, rows = previous.len / 4;
+    int fits = depth > 0 && (count == 0 || start + (count - 1) * step < length);
+    for (int64_t i = 0; fits && i < count; i++) {
+        int32_t slot = ((const int32_t *)index.buf)[start + i * step];
+        for (int64_t j = depth - 1; j >= 0; j--) {
+            if (slot < 0 || slot >= rows) slot = 0;
+            ((int32_t *)out.buf)[i * depth + j] = slot;
+            slot = ((const int32_t *)previous.buf)[slot];
+        }
+    }
+    PyBuffer_Release(&previous), PyBuffer_Release(&index), PyBuffer_Release(&out);
+    if (!fits) return PyErr_Format(PyExc_ValueError, "the chain's arrays do not belong together");
+    Py_RETURN_NONE;
+}
+
+/* --- words that two processes watch ---------------------------------------------------------------------------------- */
+
+static int64_t *word(Py_buffer *view, Py_ssize_t at) {
+    if (view->itemsize == 8 && at >= 0 && at < view->len / 8) return (int64_t *)view->buf + at;
+    PyErr_SetString(PyExc_IndexError, "no such word");
+    return NULL;
+}
+
+static PyObject *load(PyObject *self, PyObject *args) {
+    Py_buffer view;
+    Py_ssize_t at;
+    if (!PyArg_ParseTuple(args, "y*n", &view, &at)) return NULL;
+    int64_t *where = word(&view, at), value = where ? LOAD(where) : 0;
+    PyBuffer_Release(&view);
+    return where ? PyLong_FromLongLong(value) : NULL;
+}
+
+static PyObject *store(PyObject *self, PyObject *args) {
+    Py_buffer view;
+    Py_ssize_t at;
+    long long value;
+    if (!PyArg_ParseTuple(args, "w*nL", &view, &at, &value)) return NULL;
+    int64_t *where = word(&view, at);
+    if (where) STORE(where, (int64_t)value);
+    PyBuffer_Release(&view);
+    if (!where) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyMethodDef methods[] = {
+    {"open_rows", open_rows, METH_VARARGS, "(rows, stack, ends, free, refs, previous, holder) -> rows"},
+    {"open_table", open_table, METH_VARARGS, "(rows, capacity, width, stride, max_times, bits, arrays...) -> table"},
+    {"tree_size", tree_size, METH_VARARGS, "(capacity) -> leaves and inner nodes of a prioritised selector"},
+    {"take", take, METH_VARARGS, "(rows, holder, slots) -> whether there were enough free rows"},
+    {"release", release, METH_VARARGS, "(rows, slots): their writer needs them no more"},
+    {"insert", insert, METH_VARARGS, "(table, slots, priority or None, version, places) -> how many were removed"},
+    {"remove", remove_, METH_VARARGS, "(table, count): as the remover chooses"},
+    {"delete", delete_, METH_VARARGS, "(table, keys) -> how many were there"},
+    {"draw", draw, METH_VARARGS, "(table, beta, places, keys, version, probability, times, slots, weight)"},
+    {"update", update, METH_VARARGS, "(table, keys, priority) -> how many were there"},
+    {"total", total, METH_O, "(table) -> the sum of the sampler's shares"},
+    {"gather", gather, METH_VARARGS, "(base, stride, index, start, step, layout, columns)"},
+    {"scatter", scatter, METH_VARARGS, "(base, stride, index, start, step, layout, columns)"},
+    {"chain", chain, METH_VARARGS, "(previous, index, start, step, depth, out)"},
+    {"load", load, METH_VARARGS, "(words, at) -> a word another process may have written, and all it wrote before"},
+    {"store", store, METH_VARARGS, "(words, at, value): for other processes, after all that was written before"},
+    {NULL, NULL, 0, NULL}};
+
+static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", "Items, rows and selectors.", -1, methods};
+
+PyMODINIT_FUNC PyInit__core(void) { return PyModule_Create(&module); }

@@ -1,0 +1,112 @@
+"""Rows: the steps of environments, each observation stored once, however many items and tables refer to it.
+
+A row has two parts. What was *seen* (the observation) is there when the row is; what was *done* (action, reward and so
+on) follows when the actor has acted on it, so the last row of an item has no second part yet. A row lives as long as an
+item of any table or its writer refers to it. Row 0 is blank: it fills items that are shorter than others.
+
+Where an observation is a stack of frames, a row holds the newest frame and knows the row of the one before; stacks are
+rebuilt when they are read.
+"""
+
+import threading
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from cavalcade.table import _core
+from cavalcade.table.memory import Memory
+from cavalcade.table.planes import Planes
+from cavalcade.tree import Tree, from_named, named
+
+ORIGIN = "#origin"  # of each row: environment, episode, step; to tell where an item came from
+
+
+@dataclass(frozen=True)
+class RowSpec:
+    obs: Tree  # zeros of one observation
+    done: dict[str, np.ndarray] = field(default_factory=dict)  # zeros of what is stored once a row was acted on
+    stack: int = 1  # frames of an observation, on its first axis, oldest first
+
+    @property
+    def seen(self) -> dict[str, np.ndarray]:
+        obs = self.obs[-1] if self.stack > 1 else self.obs
+        return {**dict(named({"obs": obs})), "first": np.zeros((), np.bool_), ORIGIN: np.zeros(3, np.int32)}
+
+    @property
+    def bytes(self) -> int:
+        """Of one row, with its bookkeeping."""
+        return sum(leaf.nbytes for leaf in [*self.seen.values(), *self.done.values()]) + 14
+
+
+class Rows:
+    """`count` rows of one spec. Tables that share rows share the lock."""
+
+    def __init__(self, spec: RowSpec, count: int, memory: Memory | None = None, compressed: bool = False):
+        self.spec, self.count, self.memory = spec, count + 1, memory or Memory()
+        count = self.count
+        self.lock = threading.Condition(threading.Lock())
+        self.seen = Planes(spec.seen, count, self.memory, compressed)
+        self.done = Planes(spec.done, count, self.memory)
+        self.observed = tuple(name for name in self.seen.names if name == "obs" or name.startswith("obs/"))
+        self.flat = self.observed == ("obs",)
+        self.ends = np.array([0, count - 1], np.int64)
+        self.free = np.zeros(count, np.int32)
+        self.free[: count - 1] = np.arange(1, count)
+        self.refs = np.zeros(count, np.int32)
+        self.refs[0] = 1
+        # which frame comes before is read by whoever rebuilds a stack, so it lies beside the frames
+        self.previous = self.memory.allocate(4 * count)[: 4 * count].view(np.int32)
+        self.holder = np.zeros(count, np.int16)
+        self.core = _core.open_rows(count, spec.stack, self.ends, self.free, self.refs, self.previous, self.holder)
+
+    @property
+    def vacant(self) -> int:
+        return int(self.ends[1] - self.ends[0])
+
+    @property
+    def high(self) -> int:
+        """One more than the highest row that was ever taken."""
+        return min(int(self.ends[0]) + 1, self.count)
+
+    def take(self, count: int, writer: int = 0) -> np.ndarray | None:
+        """[count] rows for a writer to fill, or None if so many are not free."""
+        slots = np.empty(count, np.int32)
+        return slots if _core.take(self.core, writer + 1, slots) else None
+
+    def release(self, slots: np.ndarray) -> None:
+        """Their writer needs them no more; without items that refer to them they are free."""
+        _core.release(self.core, slots)
+
+    def reclaim(self, writer: int) -> int:
+        """Release all that a writer held, as when it has died."""
+        held = np.flatnonzero(self.holder == writer + 1).astype(np.int32)
+        self.release(held)
+        return len(held)
+
+    def read_observations(self, slots: np.ndarray, start: int = 0, step: int = 1, extra: int = 0) -> Tree:
+        """Observations of slots[start::step], [n, ...]; with `extra` older frames in front of each stack."""
+        if self.spec.stack > 1:
+            flat, depth = slots.reshape(-1), self.spec.stack + extra
+            chains = np.empty((len(range(start, len(flat), step)), depth), np.int32)
+            _core.chain(self.previous, flat, start, step, depth, chains)
+            frames = self.seen.read(chains, names=self.observed)["obs"]
+            return frames.reshape(len(chains), depth, *frames.shape[1:])
+        found = self.seen.read(slots, start, step, self.observed)
+        return found["obs"] if self.flat else from_named(found)["obs"]
+
+    def state(self) -> dict:
+        kept = {name: getattr(self, name).copy() for name in ("ends", "free", "refs", "previous", "holder")}
+        return {**kept, "seen": self.seen.state(self.high), "done": self.done.state(self.high)}
+
+    def restore(self, state: dict) -> None:
+        for name in ("ends", "free", "refs", "previous", "holder"):
+            getattr(self, name)[:] = state[name]
+        self.seen.restore(state["seen"])
+        self.done.restore(state["done"])
+
+    def check(self, expected: np.ndarray) -> None:
+        """`expected` [rows]: how many references items hold."""
+        free = self.free[np.arange(self.ends[0], self.ends[1]) % self.count]
+        assert len(set(free.tolist())) == len(free) and 0 not in free, "a row is free twice"
+        assert np.array_equal(self.refs[1:], (expected + (self.holder > 0))[1:]), "references are miscounted"
+        assert np.array_equal(np.sort(free), np.flatnonzero(self.refs == 0)), "free rows are those nobody refers to"

@@ -1,0 +1,80 @@
+"""What one item of a table is: rows that it shares with others, what is its own, and how both become a sample."""
+
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import NamedTuple
+
+import numpy as np
+
+from cavalcade.table.rows import Rows, RowSpec
+from cavalcade.tree import Tree, from_named, named
+
+
+class Items(NamedTuple):
+    """Items to be inserted, as references."""
+
+    rows: np.ndarray  # [M, length] int32; row 0 fills up short ones
+    own: Tree  # [M, ...]
+
+
+@dataclass(frozen=True)
+class Signature:
+    own: Tree  # zeros of what belongs to the item alone
+    rows: RowSpec = field(default_factory=lambda: RowSpec(np.zeros((), np.uint8)))
+    length: int = 0  # rows of an item, at most
+    adjacent: bool = False  # of a transition: the second row directly follows the first
+
+    @classmethod
+    def whole(cls, blank: Tree) -> "Signature":
+        """Items that share nothing: any tree."""
+        return cls(blank)
+
+    @classmethod
+    def transition(cls, rows: RowSpec, own: Tree, adjacent: bool = False) -> "Signature":
+        """Two rows: the sample has the observation of the first as `obs`, of the second as `next_obs`."""
+        return cls(own, rows, 2, adjacent)
+
+    @classmethod
+    def sequence(cls, rows: RowSpec, own: Tree, length: int) -> "Signature":
+        """`length` rows in a row; the last one is there for its observation only."""
+        return cls(own, rows, length)
+
+    @cached_property
+    def flat(self) -> bool:
+        """The item's own leaves are a dict without dicts in it."""
+        return all(path and "/" not in path for path, _ in named(self.own)) if self.own != {} else True
+
+    @property
+    def is_transition(self) -> bool:
+        return self.length == 2 and not self.rows.done
+
+    def build(self, rows: Rows, slots: np.ndarray, own: dict) -> Tree:
+        """Samples [B, ...] of the items with these rows [B, length]."""
+        whole = own if self.flat else from_named(own)
+        if not self.length:
+            return whole
+        return {**whole, **(self._transition(rows, slots) if self.is_transition else self._sequence(rows, slots))}
+
+    def _transition(self, rows: Rows, slots: np.ndarray) -> Tree:
+        if self.adjacent and self.rows.stack > 1:  # the two stacks differ in one frame: read it once, look at it twice
+            frames = rows.read_observations(slots, 1, 2, extra=1)
+            return {"obs": frames[:, :-1], "next_obs": frames[:, 1:]}
+        return {"obs": rows.read_observations(slots, 0, 2), "next_obs": rows.read_observations(slots, 1, 2)}
+
+    def _sequence(self, rows: Rows, slots: np.ndarray) -> Tree:
+        acted = slots.copy()
+        last = np.count_nonzero(slots, axis=1) - 1
+        acted[np.arange(len(slots)), last] = 0  # by now it may be the first row of the next item: not ours to read
+        flat = {
+            "obs": rows.read_observations(slots),
+            "first": rows.seen.read(slots, names=("first",))["first"],
+            **rows.done.read(acted),
+        }
+        return _fold(flat, slots.shape)
+
+
+def _fold(tree: Tree, shape: tuple[int, ...]) -> Tree:
+    """[B * L, ...] as [B, L, ...]."""
+    if isinstance(tree, dict):
+        return {key: _fold(child, shape) for key, child in tree.items()}
+    return tree.reshape(*shape, *tree.shape[1:])
