@@ -11,7 +11,7 @@ from cavalcade.envs.vector import Environments
 from cavalcade.experience import Experience, Unroll
 from cavalcade.policy import Policy
 from cavalcade.stopwatch import Stopwatch
-from cavalcade.table import Table
+from cavalcade.table import Items, Table
 
 
 class EnvLoop:
@@ -37,9 +37,7 @@ class EnvLoop:
         self.rng = np.random.default_rng((seed, 2, actor))
         model, count = self.policy.model, self.environments.count
         self.spec, self.count = model.spec, count
-        extras = self.policy.algorithm.extras(self.spec)
-        carry = tree.map(lambda leaf: leaf[0], model.carry(1)) if model.memory else {}
-        self.adder = adders.make(experience.item, self.spec, carry, extras, count)
+        self.adder = adders.make(experience.item, sink, count, actor)
         self.in_unrolls = isinstance(experience.item, Unroll)
         self.obs = self.environments.reset()
         self.first = np.ones(count, np.bool_)
@@ -103,7 +101,7 @@ class EnvLoop:
             "obs": tree.map(np.copy, self.obs),
             "first": self.first.copy(),
             "carry": tree.map(np.copy, self.carry) if self.carry else {},
-            "outbox": {} if self.outbox is None else tree.map(np.copy, self.outbox),
+            "outbox": {} if self.outbox is None else {"rows": self.outbox.rows, "own": self.outbox.own},
             "steps": self.steps,
             "episodes": [list(episode) for episode in self.episodes],
             "policy": {"vector": self.policy.vector.copy(), "statistics": self.policy.statistics},
@@ -116,13 +114,14 @@ class EnvLoop:
         self.episodes = [(total, length) for total, length in state["episodes"]]
         kept = state["policy"]
         self.policy.load(kept["vector"], tree.map(np.copy, kept["statistics"]), state["version"])
-        self.outbox = state["outbox"] or None
+        self.outbox = Items(**state["outbox"]) if state["outbox"] else None
         self.environments.restore(state["environments"])
         if self.environments.resume == "replayed":
             self.adder.restore(state["adder"])
             self.obs, self.first, self.carry = state["obs"], np.copy(state["first"]), state["carry"]
             return "environments replayed, the run goes on exactly"
         # new episodes: what was under way is dropped, so that no item joins two episodes
+        self.adder.stream.begin_again(state["adder"]["stream"])
         self.obs = self.environments.reset()
         self.first = np.ones(self.count, np.bool_)
         self.carry = self.policy.model.carry(self.count)

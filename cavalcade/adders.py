@@ -1,8 +1,9 @@
 """Adders turn the stream of environment steps into what an algorithm learns from, for N environments at once.
 
-Two rules hold by construction. An item never crosses an episode: what follows an end starts a new item or row. And the
-successor of a step is the true one: where an episode is truncated its final observation takes a row (or a place) of its
-own, marked as no transition, so that the value after the cut can be asked for. `discount` is zero at a true end only.
+Two rules hold by construction. An item never crosses an episode unmarked: what follows an end starts a new item, or a
+row marked `first`. And the successor of a step is the true one: where an episode is truncated its final observation
+takes a row (or a place) of its own, marked as no transition, so that the value after the cut can be asked for.
+`discount` is zero at a true end only. Items are references to rows that the stream has written.
 """
 
 from typing import Any, Protocol
@@ -10,184 +11,244 @@ from typing import Any, Protocol
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.experience import NStep, Unroll, item_spec
+from cavalcade.experience import Episode, NStep, Unroll
 from cavalcade.specs import EnvSpec
+from cavalcade.stream import Stream
+from cavalcade.table import Items, RowSpec, Signature, Table
 from cavalcade.tree import Tree
+
+CHEAP = 1024  # bytes per step that may be set aside for the shortest episodes
 
 
 class Adder(Protocol):
-    steps: int  # environment steps since the last unroll was finished
+    stream: Stream
+    steps: int  # environment steps since the last unroll was begun
     left_out: int  # transitions that found no room
 
     def add(
         self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
-    ) -> Tree | None:
-        """Take one step of all environments (a `cavalcade.envs.Step`); give finished items [M, ...], if any."""
+    ) -> Items | None:
+        """Take one step of all environments (a `cavalcade.envs.Step`); give finished items, if any."""
 
     def state(self) -> dict: ...
 
     def restore(self, state: dict) -> None: ...
 
 
-def make(item: NStep | Unroll, spec: EnvSpec, carry: Tree, extras: Tree, count: int) -> Adder:
-    blank = item_spec(item, spec, carry, extras)
-    return NStepAdder(item, blank, count) if isinstance(item, NStep) else UnrollAdder(item, blank, count)
+def signature(item: NStep | Unroll | Episode, spec: EnvSpec, carry: Tree, extras: Tree) -> Signature:
+    """What the table has to hold. `carry` and `extras` are of one environment."""
+    scalar = np.zeros((), np.float32)
+    if isinstance(item, NStep):
+        own = {"action": spec.action.zeros(), "reward": scalar, "discount": scalar}
+        return Signature.transition(RowSpec(spec.zeros(), stack=spec.frames), own, adjacent=item.n == 1)
+    done = {"action": spec.action.zeros(), "reward": scalar, "discount": scalar, "valid": scalar, **extras}
+    return Signature.sequence(
+        RowSpec(spec.zeros(), done, spec.frames), {"carry": carry} if carry else {}, item.length + 1
+    )
+
+
+def rows_needed(item: NStep | Unroll | Episode, rows: RowSpec, size: int, drawn_once: bool, environments: int) -> int:
+    """How many rows a table of `size` items needs, with what all environments have under way.
+
+    For the shortest episodes there can be, where that is cheap or losing an item would be wrong. Otherwise, with large
+    observations, for one in 32 more than an endless episode needs: should episodes be so short that this does not
+    suffice, the table holds a little less than its size.
+    """
+    if isinstance(item, NStep):
+        horizon, usual, most = item.n + 1, 1, 1 + rows.stack
+    else:
+        horizon, most = item.length + 1, (item.length + 1) * rows.stack
+        usual = getattr(item, "period", 0) or item.length
+    under_way = environments * (horizon + rows.stack + 2) * (1 + rows.stack)
+    if drawn_once or most * rows.bytes <= CHEAP * usual:
+        return size * most + under_way
+    return size * usual * 33 // 32 + under_way
+
+
+def make(item: NStep | Unroll | Episode, sink: Table, count: int, writer: int = 0) -> Adder:
+    """The adder for a table with the item's signature."""
+    if isinstance(item, NStep):
+        return NStepAdder(item, sink, count, writer)
+    return (UnrollAdder if isinstance(item, Unroll) else EpisodeAdder)(item, sink, count, writer)  # type: ignore
 
 
 class NStepAdder:
     """Every step starts an item; it is finished after n steps, or earlier where its episode ends."""
 
-    def __init__(self, item: NStep, blank: Tree, count: int):
+    def __init__(self, item: NStep, sink: Table, count: int, writer: int = 0):
         self.item, self.count, self.clock = item, count, 0
+        self.stream = Stream(sink, count, writer, item.n + 1)
         self.steps, self.left_out = 0, 0  # an item is finished at every step, and there is always room
-        n = item.n
-        self.start = tree.map(
-            lambda leaf: np.zeros((n, count, *leaf.shape), leaf.dtype),
-            {"obs": blank["obs"], "action": blank["action"]},
-        )
-        self.reward = np.zeros((n, count), np.float32)
-        self.discount = np.ones((n, count), np.float32)
-        self.pending = np.zeros((n, count), np.bool_)
+        action = sink.signature.own["action"]
+        self.start = np.zeros((item.n, count), np.int32)
+        self.action = np.zeros((item.n, count, *action.shape), action.dtype)
+        self.reward = np.zeros((item.n, count), np.float32)
+        self.discount = np.ones((item.n, count), np.float32)
+        self.pending = np.zeros((item.n, count), np.bool_)
 
     def add(
         self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
-    ) -> Tree | None:
+    ) -> Items | None:
+        start, end = self.stream.advance(obs, {}, step)
         slot = self.clock % self.item.n
         self.clock += 1
-        tree.assign(self.start, slot, {"obs": obs, "action": action})
+        self.start[slot], self.action[slot] = start, action
         self.reward[slot], self.discount[slot], self.pending[slot] = 0.0, 1.0, step.valid
         self.reward += self.discount * step.reward  # slots that are not pending hold rubbish and are never read
         self.discount *= np.float32(self.item.discount)
         self.discount[:, step.terminated] = 0.0
         ended = step.terminated | step.truncated
         oldest = self.clock % self.item.n
-        if (
-            not np.count_nonzero(ended) and np.count_nonzero(self.pending[oldest]) == self.count
-        ):  # the usual step: one finished item per environment
-            self.pending[oldest] = False
-            start = tree.map(lambda kept: kept[oldest].copy(), self.start)
-            reward, discount = self.reward[oldest].copy(), self.discount[oldest].copy()
-            return {**start, "reward": reward, "discount": discount, "next_obs": step.next_observation}
+        if not np.count_nonzero(ended) and np.count_nonzero(self.pending[oldest]) == self.count:
+            self.pending[oldest] = False  # the usual step: one finished item per environment
+            return self._items(oldest, end)
         done = self.pending & ended
         done[oldest] |= self.pending[oldest]
         if not done.any():
             return None
         self.pending &= ~done
         which = np.nonzero(done)
-        return {
-            **tree.map(lambda kept: kept[which], self.start),
-            "reward": self.reward[which],
-            "discount": self.discount[which],
-            "next_obs": tree.map(lambda leaf: leaf[which[1]], step.next_observation),
-        }
+        return self._items(which, end[which[1]])
+
+    def _items(self, which: Any, end: np.ndarray) -> Items:
+        rows = np.empty((len(end), 2), np.int32)
+        rows[:, 0], rows[:, 1] = self.start[which], end
+        kept = {"action": self.action, "reward": self.reward, "discount": self.discount}
+        return Items(rows, {name: np.array(values[which]) for name, values in kept.items()})
 
     def state(self) -> dict:
-        kept = {
-            "reward": self.reward,
-            "discount": self.discount,
-            "pending": self.pending,
-            "start": self.start,
-        }
-        return {"clock": self.clock, **tree.map(np.copy, kept)}
+        names = ("start", "action", "reward", "discount", "pending")
+        kept = {name: getattr(self, name).copy() for name in names}
+        return {"clock": self.clock, "stream": self.stream.state(), **kept}
 
     def restore(self, state: dict) -> None:
-        self.clock, self.start = state["clock"], tree.map(np.copy, state["start"])
-        self.reward, self.discount = np.copy(state["reward"]), np.copy(state["discount"])
-        self.pending = np.copy(state["pending"])
+        self.clock = state["clock"]
+        self.stream.restore(state["stream"])
+        for name in ("start", "action", "reward", "discount", "pending"):
+            getattr(self, name)[:] = state[name]
+
+
+def _done(item: Unroll | Episode, action: np.ndarray, extras: Tree, step: Any) -> dict:
+    """The second part of the rows that were acted on."""
+    discount = np.full(len(step.reward), item.discount, np.float32)
+    discount[step.terminated] = 0.0
+    valid = np.ones(len(discount), np.float32)
+    return {"action": action, "reward": step.reward, "discount": discount, "valid": valid, **extras}
+
+
+class Window:
+    """An unroll in the making: which rows each environment's column has so far."""
+
+    def __init__(self, length: int, count: int, carry: Tree):
+        self.length, self.carry = length, carry
+        self.slots = np.zeros((length + 1, count), np.int32)
+        self.cursor = np.zeros(count, np.int64)
+        self.steps = 0
+
+    def add(self, start: np.ndarray, end: np.ndarray, valid: np.ndarray, cut_short: np.ndarray) -> int:
+        """Gives how many transitions found no room."""
+        self.steps += 1
+        written = valid & (self.cursor < self.length)
+        which = np.flatnonzero(written)
+        at = self.cursor[which]
+        self.slots[at, which] = start[which]
+        self.slots[at + 1, which] = end[which]
+        self.cursor += written
+        self.cursor += cut_short & written  # the final observation keeps its row; no transition starts there
+        return int(np.count_nonzero(valid)) - len(which)
 
 
 class UnrollAdder:
-    """Unrolls of one length for all environments, cut at the same environment step, overlapping by one observation.
+    """Unrolls of one length for all environments, begun every `period` steps and cut at the same environment step.
 
     Row t+1 of a column holds the true successor of row t. A column can be shorter than the unroll (an environment
-    spent a step on its reset) or would be longer (truncations took rows): the rest is marked invalid, or left out and
-    counted.
+    spent a step on its reset) or would be longer (truncations took rows): the rest is blank, or left out and counted.
     """
 
-    def __init__(self, item: Unroll, blank: Tree, count: int):
-        self.item, self.count = item, count
-        self.columns = np.arange(count)
-        per_row = {name: leaf for name, leaf in blank.items() if name != "carry"}
-        self.blank = tree.map(lambda leaf: np.zeros((leaf.shape[0], count, *leaf.shape[1:]), leaf.dtype), per_row)
-        self.with_carry = "carry" in blank
-        self.left_out = 0
-        self._begin()
+    def __init__(self, item: Unroll, sink: Table, count: int, writer: int = 0):
+        self.item, self.count, self.left_out, self.steps = item, count, 0, 0
+        self.period = item.period or item.length
+        self.stream = Stream(sink, count, writer, item.length + 1)
+        self.with_carry = "carry" in sink.signature.own
+        self.windows: list[Window] = []
 
-    def _begin(self) -> None:
-        self.rows = tree.map(np.copy, self.blank)
-        self.steps, self.cursor = 0, np.zeros(self.count, np.int64)
-        self.aligned = True  # all cursors equal: rows can be written as slices
+    def add(
+        self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
+    ) -> Items | None:
+        if self.steps == 0:
+            before = tree.map(np.copy, carry) if self.with_carry else {}
+            self.windows.append(Window(self.item.length, self.count, before))
+        self.steps = (self.steps + 1) % self.period
+        start, end = self.stream.advance(obs, _done(self.item, action, extras, step), step)
+        cut_short = step.truncated & ~step.terminated & step.valid
+        if np.count_nonzero(cut_short):
+            self.stream.blank(end[cut_short])
+        for window in self.windows:
+            self.left_out += window.add(start, end, step.valid, cut_short)
+        if self.windows[0].steps < self.item.length:
+            return None
+        finished = self.windows.pop(0)
+        rows = np.ascontiguousarray(finished.slots.T)  # [N, T + 1]
+        return Items(rows, {"carry": finished.carry} if self.with_carry else {})
+
+    def state(self) -> dict:
+        windows = [
+            {"slots": w.slots.copy(), "cursor": w.cursor.copy(), "steps": w.steps, "carry": tree.map(np.copy, w.carry)}
+            for w in self.windows
+        ]
+        return {"windows": windows, "steps": self.steps, "left_out": self.left_out, "stream": self.stream.state()}
+
+    def restore(self, state: dict) -> None:
+        self.stream.restore(state["stream"])
+        self.steps, self.left_out = state["steps"], state["left_out"]
+        self.windows = []
+        for kept in state["windows"]:
+            window = Window(self.item.length, self.count, tree.map(np.copy, kept["carry"]))
+            window.slots[:], window.cursor[:], window.steps = kept["slots"], kept["cursor"], kept["steps"]
+            self.windows.append(window)
+
+
+class EpisodeAdder:
+    """Whole episodes, each an item; one that is longer than an item can be goes on in the next."""
+
+    def __init__(self, item: Episode, sink: Table, count: int, writer: int = 0):
+        self.item, self.count, self.steps, self.left_out = item, count, 0, 0
+        self.stream = Stream(sink, count, writer, item.length + 1)
+        self.with_carry = "carry" in sink.signature.own
+        self.slots = np.zeros((count, item.length + 1), np.int32)
+        self.cursor = np.zeros(count, np.int64)
         self.carry: Tree = {}
 
     def add(
         self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
-    ) -> Tree | None:
-        if self.steps == 0 and self.with_carry:
-            self.carry = tree.map(np.copy, carry)
-        self.steps += 1
-        discount = np.full(self.count, self.item.discount, np.float32)
-        discount[step.terminated] = 0.0
-        valid = np.ones(self.count, np.float32)
-        row = {
-            "obs": obs,
-            "action": action,
-            "reward": step.reward,
-            "discount": discount,
-            "first": first,
-            "valid": valid,
-        }
-        row.update(extras)
-        cut_short = step.truncated & ~step.terminated
-        if self.aligned and np.count_nonzero(step.valid) == self.count:
-            self._write_slice(
-                row, step.next_observation, bool(np.count_nonzero(cut_short)) or self.steps == self.item.length
-            )
-        else:
-            cut_short &= self._write_columns(row, step.next_observation, step.valid)
-        if np.count_nonzero(
-            cut_short
-        ):  # the final observation keeps the row it was just written to; no transition starts there
-            self.cursor += cut_short
-            self.aligned = False
-        return self._finish() if self.steps == self.item.length else None
-
-    def _write_slice(self, row: Tree, successor: Tree, successor_matters: bool) -> None:
-        at = self.steps - 1
-        tree.assign(self.rows, at, row)
-        if successor_matters:  # else the next step writes the same observation there
-            tree.assign(self.rows["obs"], at + 1, successor)
-        self.cursor += 1
-
-    def _write_columns(self, row: Tree, successor: Tree, valid: np.ndarray) -> np.ndarray:
-        """Write where there is a transition and room for it; says which columns were written."""
-        written = valid & (self.cursor < self.item.length)
-        self.left_out += int(np.sum(valid & ~written))
-        which = self.columns[written]
-        at = self.cursor[which]
-        tree.assign(self.rows, (at, which), tree.take(row, which))
-        tree.assign(self.rows["obs"], (at + 1, which), tree.take(successor, which))
-        self.cursor += written
-        self.aligned = False
-        return written
-
-    def _finish(self) -> Tree:
-        items = tree.map(lambda rows: rows.swapaxes(0, 1), self.rows)  # [N, T + 1, ...]
+    ) -> Items | None:
         if self.with_carry:
-            items["carry"] = self.carry
-        self._begin()
-        return items
+            self._remember(carry)
+        start, end = self.stream.advance(obs, _done(self.item, action, extras, step), step)
+        which = np.flatnonzero(step.valid)
+        self.slots[which, self.cursor[which]] = start[which]
+        self.cursor[which] += 1
+        self.slots[which, self.cursor[which]] = end[which]
+        finished = step.valid & (step.terminated | step.truncated | (self.cursor == self.item.length))
+        if not np.count_nonzero(finished):
+            return None
+        rows = self.slots[finished]
+        own = {"carry": tree.take(self.carry, finished)} if self.with_carry else {}
+        self.slots[finished], self.cursor[finished] = 0, 0
+        return Items(rows, own)
+
+    def _remember(self, carry: Tree) -> None:
+        """The carry before the first row of each item."""
+        if not self.carry:
+            self.carry = tree.map(np.copy, carry)
+        beginning = self.cursor == 0
+        tree.assign(self.carry, beginning, tree.take(carry, beginning))
 
     def state(self) -> dict:
-        return {
-            "rows": tree.map(np.copy, self.rows),
-            "cursor": self.cursor.copy(),
-            "carry": tree.map(np.copy, self.carry) if self.carry else {},
-            "steps": self.steps,
-            "aligned": self.aligned,
-            "left_out": self.left_out,
-        }
+        kept = {"slots": self.slots.copy(), "cursor": self.cursor.copy(), "stream": self.stream.state()}
+        return {**kept, "carry": tree.map(np.copy, self.carry)}
 
     def restore(self, state: dict) -> None:
-        self.rows, self.cursor = tree.map(np.copy, state["rows"]), np.copy(state["cursor"])
-        self.carry = tree.map(np.copy, state["carry"]) if state["carry"] else {}
-        self.steps, self.aligned, self.left_out = state["steps"], state["aligned"], state["left_out"]
+        self.stream.restore(state["stream"])
+        self.slots[:], self.cursor[:] = state["slots"], state["cursor"]
+        self.carry = tree.map(np.copy, state["carry"])

@@ -51,12 +51,14 @@ class Settings:
     threads: int = 0  # of the backend; 0 is one for small networks, and all cores but one for convolutions
     checkpoint_seconds: float = 60.0  # between checkpoints
     rows: int = 200  # lines of metrics over the run
+    storage: str = "memory"  # of replay: memory, file (on disk, for more than fits in memory), compressed
 
     def __post_init__(self) -> None:
         for name, choices in (
             ("backend", backends.NAMES),
             ("runtime", tuple(RUNTIMES)),
             ("acting", ("auto", "numpy", "backend")),
+            ("storage", ("memory", "file", "compressed")),
         ):
             given = getattr(self, name)
             if given not in choices:
@@ -133,6 +135,7 @@ class Experiment:
             s.threads,
             self.options,
             self.network,
+            s.storage,
         )
         if s.threads == 0:
             parts = dataclasses.replace(parts, threads=1 if parts.model.small else max(1, (os.cpu_count() or 1) - 1))

@@ -11,16 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade import backends, envs
+from cavalcade import adders, backends, envs
 from cavalcade.algorithm import Algorithm
 from cavalcade.envs.vector import Environments
-from cavalcade.experience import Experience, NStep, Replay, item_spec
+from cavalcade.experience import Experience, NStep, Replay
 from cavalcade.learning import Learner
 from cavalcade.model import Model
 from cavalcade.networks import Network
 from cavalcade.policy import Policy
 from cavalcade.specs import EnvSpec
-from cavalcade.table import Limiter, Table
+from cavalcade.table import Limiter, Rows, Signature, Table
+from cavalcade.table.memory import Memory, require
 from cavalcade.tree import take
 
 
@@ -38,6 +39,7 @@ class Parts:
     threads: int = 1
     options: dict = field(default_factory=dict)  # for the environment
     network: Callable[[EnvSpec], Network] | None = None  # a user's own torso
+    storage: str = "memory"  # of replay: memory, file, compressed
 
     @cached_property
     def model(self) -> Model:
@@ -70,13 +72,27 @@ class Parts:
 
     def table(self) -> Table:
         """The table in lock step with acting: as little slack as its batches allow."""
-        experience = self.experience
-        carry = take(self.model.carry(1), 0) if self.model.memory else {}
-        blank = item_spec(experience.item, self.spec, carry, self.algorithm.extras(self.spec))
-        store = experience.store
+        experience, store = self.experience, self.experience.store
         if not isinstance(store, Replay):
-            return Table.queue(blank, max(experience.batch, self.envs * self.actors))
+            size = max(experience.batch, self.envs * self.actors)
+            return Table.queue(self.signature, size, **self._storage(size))
         at_once = self.envs * (experience.item.n if isinstance(experience.item, NStep) else 1)
         slack = max(experience.batch, store.samples_per_insert * at_once, 1.0)
         limiter = Limiter.ratio(store.samples_per_insert, store.start, slack)
-        return Table.uniform(blank, store.size, limiter, self.seed)
+        return Table.uniform(self.signature, store.size, limiter, self.seed, **self._storage(store.size))
+
+    @property
+    def signature(self) -> Signature:
+        carry = take(self.model.carry(1), 0) if self.model.memory else {}
+        return adders.signature(self.experience.item, self.spec, carry, self.algorithm.extras(self.spec))
+
+    def _storage(self, size: int) -> dict[str, Any]:
+        """Where `size` items and their rows will lie; refused if it does not fit."""
+        signature, replayed = self.signature, isinstance(self.experience.store, Replay)
+        rows = adders.rows_needed(self.experience.item, signature.rows, size, not replayed, self.envs * self.actors)
+        kind = "file" if self.storage == "file" and replayed else "memory"
+        compressed = self.storage == "compressed" and replayed
+        if not compressed:  # how much smaller frames become is not known before they are seen
+            require(rows * signature.rows.bytes + size * signature.item_bytes, size, kind)
+        memory = Memory(kind)
+        return {"rows": Rows(signature.rows, rows, memory, compressed), "memory": memory, "compressed": compressed}

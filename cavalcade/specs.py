@@ -42,6 +42,7 @@ class EnvSpec:
     environment: str
     observation: tree.Tree  # of Leaf; holds MASK when the environment says which actions are legal
     action: Leaf
+    frames: int = 1  # of which an observation is a stack, on its first axis, oldest first: each is stored once
 
     @property
     def masked(self) -> bool:

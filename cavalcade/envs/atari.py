@@ -12,6 +12,7 @@ for learning while the game goes on. It is done here, from the number of lives, 
 wrong final observation for it (0.12, same-step); and an `Episode` still means a whole game.
 """
 
+import dataclasses
 from typing import Any
 
 import gymnasium as gym
@@ -50,6 +51,7 @@ class AtariEnvironments(VectorAdapter):
         self._life_loss_ends = life_loss_info
         env = _vector_env(game_id, count, options)
         super().__init__(env, game_id, seed, actor, reuses_buffers=False)  # ale-py returns new arrays
+        self.spec = dataclasses.replace(self.spec, frames={**PREPROCESSING, **options}["stack_num"])
         self._lives = self.info["lives"]
 
     def reset(self) -> Tree:

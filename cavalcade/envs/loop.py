@@ -8,6 +8,7 @@ comparing observations.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import gymnasium as gym
@@ -18,7 +19,7 @@ from cavalcade.envs.encoding import ActionDecoder, Encoder
 from cavalcade.envs.sentinel import Sentinel
 from cavalcade.envs.vector import Episode, Step, stream_seed
 from cavalcade.errors import UserError
-from cavalcade.specs import MASK
+from cavalcade.specs import MASK, Leaf
 
 
 class EnvironmentLoop:
@@ -46,6 +47,8 @@ class EnvironmentLoop:
         rows, infos = zip(*started)
         self._encoder = Encoder(name, head.observation_space, head.action_space, MASK in infos[0])
         self.spec = self._encoder.spec
+        if isinstance(head, gym.wrappers.FrameStackObservation) and isinstance(self.spec.observation, Leaf):
+            self.spec = replace(self.spec, frames=head.stack_size)
         self._sentinel = Sentinel(self.spec)
         self._observation = self._encoder.checked(lambda: self._encoder.stack(rows, infos))
         self._check_first(self._observation)

@@ -45,6 +45,12 @@ class Signature:
         return all(path and "/" not in path for path, _ in named(self.own)) if self.own != {} else True
 
     @property
+    def item_bytes(self) -> int:
+        """Of one item without its rows, with its bookkeeping."""
+        own = sum(np.asarray(leaf).nbytes for _, leaf in named(self.own)) if self.own != {} else 0
+        return own + 48 + 4 * self.length
+
+    @property
     def is_transition(self) -> bool:
         return self.length == 2 and not self.rows.done
 

@@ -238,7 +238,7 @@ class Table:
         """Rows for a writer to fill. Where episodes are so short that rows run out before items do, items go."""
         with self.lock:
             while (slots := self.rows.take(count, writer)) is None:
-                if not len(self):
+                if not len(self) or self.max_times_sampled:  # what is to be drawn once may not be lost
                     raise UserError(
                         f"The writers hold all {self.rows.count:,} rows of the table: make it larger than one unroll "
                         "of all environments."
@@ -301,9 +301,7 @@ class Table:
             for name in KEPT:
                 array = getattr(self, name)
                 if array.shape != state[name].shape:
-                    raise UserError(
-                        f"The saved table holds {len(state['free'])} items, this one {self.capacity}: sizes must be equal."
-                    )
+                    raise UserError(f"The saved table holds {len(state['free'])} items, but this one {self.capacity}.")
                 array[:] = state[name]
             for pair, kept in zip(self.chosen, state["selectors"]):
                 for part, saved in zip(pair, kept):
