@@ -192,17 +192,17 @@ class UnrollAdder:
         return Items(rows, {"carry": finished.carry} if self.with_carry else {})
 
     def state(self) -> dict:
-        windows = [
-            {"slots": w.slots.copy(), "cursor": w.cursor.copy(), "steps": w.steps, "carry": tree.map(np.copy, w.carry)}
-            for w in self.windows
-        ]
+        windows = {
+            str(number): {"slots": w.slots.copy(), "cursor": w.cursor.copy(), "steps": w.steps, "carry": w.carry}
+            for number, w in enumerate(self.windows)
+        }
         return {"windows": windows, "steps": self.steps, "left_out": self.left_out, "stream": self.stream.state()}
 
     def restore(self, state: dict) -> None:
         self.stream.restore(state["stream"])
         self.steps, self.left_out = state["steps"], state["left_out"]
         self.windows = []
-        for kept in state["windows"]:
+        for kept in state["windows"].values():
             window = Window(self.item.length, self.count, tree.map(np.copy, kept["carry"]))
             window.slots[:], window.cursor[:], window.steps = kept["slots"], kept["cursor"], kept["steps"]
             self.windows.append(window)

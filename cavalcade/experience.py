@@ -30,11 +30,13 @@ class Episode:
 
 @dataclass(frozen=True)
 class Replay:
-    """Kept and drawn many times: a uniform table."""
+    """Kept and drawn many times, in proportion to priority ** exponent; an exponent of 0 is uniform."""
 
     size: int
     start: int  # items before the first draw
     samples_per_insert: float
+    exponent: float = 0.0
+    importance: float = 0.0  # exponent of the weights that correct for it
 
 
 @dataclass(frozen=True)

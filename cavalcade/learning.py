@@ -19,6 +19,7 @@ from cavalcade.stopwatch import Stopwatch
 from cavalcade.table import Table
 from cavalcade.tree import Layout, Tree
 
+PRIORITY = "priority"  # key of the new priorities of the samples among the metrics of a loss
 REWARD = "reward"  # key of the reward's statistics beside the observations'
 
 
@@ -38,6 +39,7 @@ class Learner:
             "statistics": tree.map(backend.vector, statistics) if statistics else {},
             "updates": np.int32(0),
         }
+        self.priorities: np.ndarray | None = None
         self.state["optimiser"] = self.optimiser.init(self.state["params"])
         if algorithm.target_period:
             self.state["target"] = backend.vector(vector)
@@ -85,13 +87,16 @@ class Learner:
         return self._advance(state), metrics
 
     def _step_text(self, state: dict, samples: Tree, index: Any) -> tuple[dict, Any]:
-        """One update from the samples at `index`; its metrics as one array, since each array that leaves costs time."""
+        """One update from the samples at `index`; its metrics, and the samples' priorities if the loss gives any, as
+        one array, since each array that leaves costs time."""
         xp = self.backend.xp
         gradient, metrics = self._gradients_text(state, tree.map(lambda leaf: xp.rows(leaf, index), samples))
         state, more = self._descend(state, gradient)
         metrics = {**metrics, **more}
+        priority = metrics.pop(PRIORITY, None)
         self.metric_names = list(metrics)
-        return state, xp.stack(list(metrics.values()))
+        row = xp.stack(list(metrics.values()))
+        return state, row if priority is None else xp.concat([row, priority])
 
     def _update_text(self, state: dict, items: Tree, indices: Any) -> tuple[dict, Any]:
         xp = self.backend.xp
@@ -100,7 +105,8 @@ class Learner:
         params = self.backend.views(state["params"], self.layout)
         samples = self.algorithm.prepare(xp, self.model.spec, self._forward(params, statistics), items)
         state, rows = self.backend.scan_updates(self._step_text, self._advance, state, samples, indices)
-        return state, xp.mean(rows, axis=0)
+        count = len(self.metric_names)
+        return state, xp.concat([xp.mean(rows[:, :count], axis=0), xp.reshape(rows[:, count:], (-1,))])
 
     def _normalise(self, items: Tree, statistics: Tree) -> tuple[Tree, Tree]:
         """Statistics with this draw in them, and rewards in units of the deviation of their discounted sums."""
@@ -134,12 +140,18 @@ class Learner:
         return self.backend.to_numpy(metrics)
 
     def update(self, items: Tree) -> dict[str, float]:
-        """All updates of one draw of items [B, ...]; the mean of each metric."""
+        """All updates of one draw of items [B, ...]; the mean of each metric. `priorities` [B] is what the table may
+        draw them by from now on."""
         count = len(tree.leaves(items)[0])
         indices = self.algorithm.minibatches(self.rng, count)
         arrays = self.backend.from_numpy(items)
-        self.state, metrics = self._update(self.state, arrays, self.backend.from_numpy(indices))
-        means = dict(zip(self.metric_names, self.backend.to_numpy(metrics).tolist()))
+        self.state, given = self._update(self.state, arrays, self.backend.from_numpy(indices))
+        given = self.backend.to_numpy(given)
+        means = dict(zip(self.metric_names, given.tolist()))
+        priorities = given[len(means) :]
+        if len(priorities):
+            self.priorities = np.empty(count, np.float32)
+            self.priorities[indices.reshape(-1)] = priorities
         if not np.isfinite(means["loss"]) or not np.isfinite(means["gradient_norm"]):
             raise UserError(
                 f"The loss became {means['loss']} at update {self.updates}; lower --learning-rate or "
@@ -168,8 +180,9 @@ class Learner:
 class LearnerLoop:
     """Worker: draws from the table when it may, updates, and publishes the parameters under a new version."""
 
-    def __init__(self, learner: Any, source: Table, batch: int):
-        self.learner, self.source, self.batch = learner(), source, batch
+    def __init__(self, learner: Any, source: Table, batch: int, importance: float | None = None):
+        """`importance`: exponent of the weights that correct for prioritised draws; None where draws are uniform."""
+        self.learner, self.source, self.batch, self.importance = learner(), source, batch, importance
         self.watch = Stopwatch()
         self.sums: dict[str, float] = {}
         self.draws, self.lag = 0, 0.0
@@ -187,10 +200,13 @@ class LearnerLoop:
         if not self.source.can_sample(self.batch):
             return False
         self.watch.start()
-        sample = self.source.sample(self.batch)
+        sample = self.source.sample(self.batch, self.importance or 0.0)
         assert sample is not None  # it was asked a moment ago, and nobody else draws
+        items = sample.items if self.importance is None else {**sample.items, "weight": sample.weight}
         self.watch.lap("storing")
-        metrics = self.learner.update(sample.items)
+        metrics = self.learner.update(items)
+        if self.importance is not None and self.learner.priorities is not None:
+            self.source.update_priorities(sample.keys, self.learner.priorities)
         self.lag += float(self.version - sample.version.mean())
         self._publish()
         for name, value in metrics.items():

@@ -52,6 +52,12 @@ class Parts:
         return replace(declared, batch=declared.batch or self.envs * self.actors)
 
     @property
+    def importance(self) -> float | None:
+        """For the learner: the exponent of importance weights, or None where draws are not prioritised."""
+        store = self.experience.store
+        return store.importance if isinstance(store, Replay) and store.exponent else None
+
+    @property
     def acts_in_numpy(self) -> bool:
         if self.model.backend:
             return False
@@ -79,7 +85,9 @@ class Parts:
         at_once = self.envs * (experience.item.n if isinstance(experience.item, NStep) else 1)
         slack = max(experience.batch, store.samples_per_insert * at_once, 1.0)
         limiter = Limiter.ratio(store.samples_per_insert, store.start, slack)
-        return Table.uniform(self.signature, store.size, limiter, self.seed, **self._storage(store.size))
+        return Table.prioritised(
+            self.signature, store.size, limiter, store.exponent, self.seed, **self._storage(store.size)
+        )
 
     @property
     def signature(self) -> Signature:

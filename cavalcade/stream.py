@@ -12,7 +12,7 @@ import numpy as np
 from cavalcade import tree
 from cavalcade.errors import UserError
 from cavalcade.table import Table
-from cavalcade.table.rows import ORIGIN
+from cavalcade.table.rows import ORIGIN, observed
 from cavalcade.tree import Tree
 
 WATCHED = 32  # steps in which the claim that observations are stacks of frames is verified
@@ -69,7 +69,7 @@ class Stream:
         if self.stack > 1:
             obs = obs[:, -1]
         first = self.never[: len(which)]
-        self.rows.seen.write(slots, {**_observed(obs), "first": first, ORIGIN: self.origin[which]})
+        self.rows.seen.write(slots, {**observed(obs), "first": first, ORIGIN: self.origin[which]})
         return slots
 
     def _begin(self, obs: Tree, which: np.ndarray) -> np.ndarray:
@@ -87,7 +87,7 @@ class Stream:
         for i, frame in enumerate(frames):
             here = slots[i * count : (i + 1) * count]
             first = np.full(count, i == self.stack - 1)
-            self.rows.seen.write(here, {**_observed(frame), "first": first, ORIGIN: self.origin[which]})
+            self.rows.seen.write(here, {**observed(frame), "first": first, ORIGIN: self.origin[which]})
             self.rows.previous[here] = before
             before = here
         return before
@@ -108,14 +108,16 @@ class Stream:
     def state(self) -> dict:
         return {
             "here": np.zeros(0, np.int32) if self.here is None else self.here.copy(),
-            "held": [slots.copy() for slots in self.held],
+            "held": np.concatenate([np.zeros(0, np.int32), *self.held]),
+            "held_at_each": np.array([len(slots) for slots in self.held], np.int64),
             "origin": self.origin.copy(),
             "steps": self.steps,
         }
 
     def restore(self, state: dict) -> None:
         self.here = np.copy(state["here"]) if len(state["here"]) else None
-        self.held = deque(np.copy(slots) for slots in state["held"])
+        ends = np.cumsum(state["held_at_each"])
+        self.held = deque(np.copy(slots) for slots in np.split(state["held"], ends)[:-1])
         self.origin[:] = state["origin"]
         self.steps = state["steps"]
 
@@ -123,7 +125,3 @@ class Stream:
         """Go on with new episodes: rows that finished items still wait to refer to are held a little longer."""
         self.restore(state)
         self.here = None
-
-
-def _observed(obs: Tree) -> dict:
-    return dict(tree.named(obs, "obs")) if isinstance(obs, dict) else {"obs": obs}

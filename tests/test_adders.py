@@ -8,6 +8,8 @@ from cavalcade.backends.numpy_backend import acting as xp
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.experience import NStep, Unroll
 from cavalcade.ops import returns
+from cavalcade.table import Rows, Table
+from tests.items import materialise
 from tests.streams import MODES, Streams, reward_of, value_of
 
 GAMMA = 0.9
@@ -16,7 +18,8 @@ GAMMA = 0.9
 def collect(item, mode, count=6, steps=400, longest=7, endings=(0, 1, 2), seed=0):
     """All items of a stream, as one tree [M, ...]."""
     environments = VectorAdapter(Streams(count, mode, longest, endings, seed), "streams", seed)
-    adder = adders.make(item, environments.spec, {}, {}, count)
+    table = table_for(item, environments.spec, count)
+    adder = adders.make(item, table, count)
     obs, first = environments.reset(), np.ones(count, bool)
     found = []
     for _ in range(steps):
@@ -24,9 +27,16 @@ def collect(item, mode, count=6, steps=400, longest=7, endings=(0, 1, 2), seed=0
         step = environments.step(action)
         items = adder.add(obs, first, action, {}, {}, step)
         if items is not None:
-            found.append(tree.map(np.copy, items))
+            found.append(materialise(table, items))
         obs, first = step.observation, step.first
     return tree.map(lambda *parts: np.concatenate(parts), *found), adder
+
+
+def table_for(item, spec, count, carry=None, size=1):
+    """A table with just the rows that the environments' steps under way can need, and those of `size` items."""
+    signature = adders.signature(item, spec, carry or {}, {})
+    needed = adders.rows_needed(item, signature.rows, size, True, count)
+    return Table.queue(signature, size, rows=Rows(signature.rows, needed))
 
 
 def expected_n_step(obs, n, horizon=None):
@@ -168,11 +178,13 @@ def test_a_million_steps_and_nothing_crosses_an_episode(mode):
 @pytest.mark.parametrize("item", [NStep(3, GAMMA), Unroll(8, GAMMA)], ids=["n-step", "unroll"])
 def test_a_restored_adder_goes_on_exactly(item):
     environments = VectorAdapter(Streams(4, MODES[1]), "streams", 0)
-    one, two = (adders.make(item, environments.spec, {}, {}, 4) for _ in range(2))
+    tables = [table_for(item, environments.spec, 4) for _ in range(2)]
+    one, two = (adders.make(item, table, 4) for table in tables)
     obs, first = environments.reset(), np.ones(4, bool)
     for t in range(60):
         if t == 29:
             two.restore(one.state())
+            tables[1].restore(tables[0].state())
         action = np.full(4, t % 2)
         step = environments.step(action)
         left = one.add(obs, first, action, {}, {}, step)
@@ -180,19 +192,22 @@ def test_a_restored_adder_goes_on_exactly(item):
             right = two.add(obs, first, action, {}, {}, step)
             assert (left is None) == (right is None)
             if left is not None:
-                tree.map(np.testing.assert_array_equal, left, right)
+                found = [materialise(table, items) for table, items in zip(tables, (left, right))]
+                tree.map(np.testing.assert_array_equal, *found)
         obs, first = step.observation, step.first
 
 
 def test_the_first_flag_marks_episode_starts_and_carry_is_the_one_before_the_unroll():
     environments = VectorAdapter(Streams(3, MODES[1], 5), "streams", 0)
-    adder = adders.make(Unroll(6, GAMMA), environments.spec, {"hidden": np.zeros(2, np.float32)}, {}, 3)
+    table = table_for(Unroll(6, GAMMA), environments.spec, 3, {"hidden": np.zeros(2, np.float32)})
+    adder = adders.make(Unroll(6, GAMMA), table, 3)
     obs, first = environments.reset(), np.ones(3, bool)
     for t in range(12):
         carry = {"hidden": np.full((3, 2), t, np.float32)}
         step = environments.step(np.zeros(3, np.int64))
         items = adder.add(obs, first, np.zeros(3, np.int64), {}, carry, step)
         if items is not None:
+            items = materialise(table, items)
             assert (items["carry"]["hidden"] == t - 5).all()
             rows = items["valid"] > 0
             np.testing.assert_array_equal(items["first"][rows], items["obs"][rows][:, 1] == 0)

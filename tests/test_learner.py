@@ -8,10 +8,10 @@ from cavalcade import backends, tree
 from cavalcade.backends import torch_backend
 from cavalcade.backends.numpy_backend import acting
 from cavalcade.errors import UserError
-from cavalcade.experience import item_spec
 from cavalcade.experiment import Experiment, Settings
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK
+from tests.items import blank
 
 SMALL = {"hidden": (16,), "normalise_observations": False}
 DQN = {**SMALL, "batch": 16, "updates_per_draw": 2, "replay_start": 32, "target_period": 3}
@@ -45,11 +45,10 @@ def parts_of(case, backend="torch", seed=0, **overrides):
 
 def random_items(parts, seed=0):
     """A draw of items with every field filled: legal actions, some ends of episodes, some padding in unrolls."""
-    rng, model = np.random.default_rng(seed), parts.model
-    carry = tree.take(model.carry(1), 0) if model.memory else {}
-    blank = item_spec(parts.experience.item, parts.spec, carry, parts.algorithm.extras(parts.spec))
+    rng = np.random.default_rng(seed)
     count = parts.experience.batch
-    items = tree.map(lambda leaf: rng.standard_normal((count, *leaf.shape)).astype(leaf.dtype), blank)
+    zeros = blank(parts.signature)
+    items = tree.map(lambda leaf: rng.standard_normal((count, *leaf.shape)).astype(leaf.dtype), zeros)
     if parts.spec.action.kind == "discrete":
         items["action"] = rng.integers(0, parts.spec.action.logits, items["action"].shape)
     items["discount"] = np.where(rng.random(items["discount"].shape) < 0.1, 0.0, 0.99).astype(np.float32)

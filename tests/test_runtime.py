@@ -8,12 +8,11 @@ import pytest
 
 from cavalcade import tree
 from cavalcade.acting import EnvLoop
-from cavalcade.experience import item_spec
 from cavalcade.experiment import Experiment, Settings
 from cavalcade.learning import LearnerLoop
 from cavalcade.program import Handle, Program, resolve
 from cavalcade.runtimes.inprocess import Deadlock, InProcess
-from cavalcade.table import Limiter, Table
+from cavalcade.table import Items, Limiter, Table
 
 # --- programs -----------------------------------------------------------------------------------------------------
 
@@ -182,9 +181,8 @@ def experiment(system, actors=1, envs=2, **overrides):
 
 def with_table(parts, make):
     """The program of one actor and a learner around another table than the right one."""
-    blank = item_spec(parts.experience.item, parts.spec, {}, parts.algorithm.extras(parts.spec))
     program = Program("stuck")
-    table = program.add("table", make, blank)
+    table = program.add("table", make, parts.signature)
     learner = program.add("learner", LearnerLoop, parts.learner, source=table, batch=parts.experience.batch)
     program.add(
         "actor",
@@ -202,7 +200,7 @@ def with_table(parts, make):
 def test_a_window_too_narrow_for_the_batch_stops_with_an_account():
     # 4 samples per insert and a window of 8 are fine for single draws; a draw of 32 never fits into it
     runtime = with_table(
-        experiment("dqn").parts, lambda blank: Table.uniform(blank, 2_000, Limiter.ratio(4.0, 100, 4.0))
+        experiment("dqn").parts, lambda signature: Table.uniform(signature, 2_000, Limiter.ratio(4.0, 100, 4.0))
     )
     with pytest.raises(Deadlock) as caught:
         for _ in range(1_000):
@@ -215,7 +213,7 @@ def test_a_window_too_narrow_for_the_batch_stops_with_an_account():
 
 
 def test_a_queue_shorter_than_a_batch_stops_with_an_account():
-    runtime = with_table(experiment("ppo", envs=4).parts, lambda blank: Table.queue(blank, 3))
+    runtime = with_table(experiment("ppo", envs=4).parts, lambda signature: Table.queue(signature, 3))
     with pytest.raises(Deadlock) as caught:
         for _ in range(100):
             runtime.round()
@@ -227,7 +225,7 @@ def test_a_queue_shorter_than_a_batch_stops_with_an_account():
 
 def test_the_right_table_does_not_get_stuck():
     parts = experiment("dqn").parts
-    runtime = with_table(parts, lambda blank: parts.table())
+    runtime = with_table(parts, lambda signature: parts.table())
     for _ in range(500):
         runtime.round()
     assert runtime.objects["learner"].version > 0
@@ -236,12 +234,12 @@ def test_the_right_table_does_not_get_stuck():
 
 def test_delivering_what_was_held_is_a_move():
     """`step` says whether the worker moved; what it hands over late has moved, room for the next unroll or not."""
-    runtime = with_table(experiment("ppo", envs=2, unroll=2).parts, lambda blank: Table.queue(blank, 2))
+    runtime = with_table(experiment("ppo", envs=2, unroll=2).parts, lambda signature: Table.queue(signature, 2))
     table, actor = runtime.objects["table"], runtime.objects["actor/0"]
     assert actor.step() and actor.step()  # a whole unroll
-    first = table.sample(2)
+    assert table.sample(2)
     assert actor.step()  # room for another, and it starts
-    assert table.insert(first.items, 0)  # somebody else is faster
+    assert table.insert(Items(np.zeros((2, 3), np.int32), {}), 0)  # somebody else is faster
     assert actor.step() and actor.outbox is not None
     assert not actor.step(), "no room: it waits"
     table.sample(2)
@@ -382,9 +380,10 @@ def test_a_restored_program_goes_on_exactly(system):
     mine, its = (one.objects["actor/1"].obs for one in (runtime, other))
     assert np.array_equal(mine, its)
     for (path, a), (_, b) in zip(
-        tree.named(runtime.objects["table"].state()["items"]), tree.named(other.objects["table"].state()["items"])
+        tree.named(runtime.objects["table"].state()), tree.named(other.objects["table"].state())
     ):
         assert np.array_equal(a, b), path
+    runtime.objects["table"].check()
     runtime.close()
     other.close()
 

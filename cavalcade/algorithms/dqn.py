@@ -1,6 +1,7 @@
 """DQN: Q-learning with replay and a target network (Mnih 2015).
 
-Settings add double Q-learning (van Hasselt 2016), the dueling network (Wang 2016) and n-step targets (Sutton 1988):
+Settings add double Q-learning (van Hasselt 2016), the dueling network (Wang 2016), n-step targets (Sutton 1988) and
+prioritised replay (Schaul 2016):
     y = R_n + discount * Q_target(s', argmax_a Q(s', a)),    loss = huber(y - Q(s, a)).
 """
 
@@ -19,6 +20,7 @@ from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK, EnvSpec
 from cavalcade.tree import Tree
 
+SMALLEST_PRIORITY = 1e-6  # so that what is understood can still be drawn again
 ILLEGAL = -1e9  # the value of an action that may not be taken
 
 
@@ -30,6 +32,8 @@ class DQN:
     dueling: bool = True
     replay_size: int = 50_000
     replay_start: int = 1_000  # transitions before the first update
+    priority_exponent: float = 0.0  # draws in proportion to |error| ** exponent; 0 is uniform
+    importance_exponent: float = 0.4  # of the weights that correct for it
     batch: int = 64
     update_every: int = 2  # environment steps per update
     updates_per_draw: int = 4  # updates made from one draw of the table, compiled as one call
@@ -53,6 +57,7 @@ class DQN:
 
     def __post_init__(self) -> None:
         require_at_least(self, n_step=1, batch=1, update_every=1, updates_per_draw=1, target_period=1, replay_start=1)
+        require_at_least(self, priority_exponent=0, importance_exponent=0)
         require_at_least(self, replay_size=self.replay_start, discount=0, learning_rate=0, epsilon_steps=0)
 
     def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
@@ -67,7 +72,8 @@ class DQN:
         return build(spec, torso, heads, normalise=self.normalise_observations, network=network)
 
     def experience(self) -> Experience:
-        replay = Replay(self.replay_size, self.replay_start, self.batch / self.update_every)
+        ratio = self.batch / self.update_every
+        replay = Replay(self.replay_size, self.replay_start, ratio, self.priority_exponent, self.importance_exponent)
         return Experience(NStep(self.n_step, self.discount), replay, self.batch * self.updates_per_draw)
 
     def optimiser(self, updates: int) -> Optimiser:
@@ -114,8 +120,12 @@ class DQN:
         a_t = xp.argmax(legal(xp, chooser, samples["next_obs"]), axis=-1)
         goal = r_t + samples["discount"] * xp.pick(q_t, a_t)
         error = goal - xp.pick(q_tm1, samples["action"])
-        loss = xp.mean(huber(xp, error))
-        return loss, {"loss": loss, "q": xp.mean(q_tm1), "error": xp.mean(xp.abs(error))}
+        metrics = {"q": xp.mean(q_tm1), "error": xp.mean(xp.abs(error))}
+        if "weight" not in samples:
+            loss = xp.mean(huber(xp, error))
+            return loss, {"loss": loss, **metrics}
+        loss = xp.mean(samples["weight"] * huber(xp, error))
+        return loss, {"loss": loss, **metrics, "priority": xp.abs(error) + SMALLEST_PRIORITY}
 
 
 def legal(xp: Any, q: Any, obs: Tree) -> Any:

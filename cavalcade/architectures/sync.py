@@ -13,7 +13,7 @@ from cavalcade.program import Program
 def sync(x: Parts) -> Program:
     program = Program("sync")
     table = program.add("table", x.table)
-    learner = program.add("learner", LearnerLoop, x.learner, source=table, batch=x.experience.batch)
+    learner = program.add("learner", LearnerLoop, x.learner, table, x.experience.batch, x.importance)
     for i in range(x.actors):
         program.add(
             "actor",

@@ -115,7 +115,7 @@ class TorchBackend:
         return tree.map(copy, current, arrays)
 
     def from_numpy(self, arrays: tree.Tree) -> tree.Tree:
-        return tree.map(lambda array: torch.from_numpy(np.require(array, requirements=["C", "W"])), arrays)
+        return tree.map(lambda array: torch.from_numpy(np.require(array, requirements="W")), arrays)
 
     def to_numpy(self, arrays: tree.Tree) -> tree.Tree:
         return tree.map(lambda x: x.detach().numpy() if isinstance(x, torch.Tensor) else np.asarray(x), arrays)

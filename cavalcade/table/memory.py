@@ -47,7 +47,7 @@ class Memory:
                 f"{size / 1e9:.2f} GB of shared memory cannot be had ({error}); make the table smaller."
             ) from error
         self.segments.append(segment)
-        return np.frombuffer(segment.buf, np.uint8, size)  # type: ignore[arg-type]
+        return _mapped(segment)[:size]
 
     def _in_file(self, size: int) -> np.ndarray:
         # the file has no name any more: whatever ends the process also frees the disk
@@ -64,13 +64,10 @@ class Memory:
         return [segment.name for segment in self.segments]
 
     def close(self) -> None:
-        """Give shared memory back to the system; arrays in it must no longer be used."""
+        """Take the names of shared memory away; it goes when no process has an array in it any more."""
         for segment in self.segments:
             segment.unlink()
-            try:
-                segment.close()
-            except BufferError:  # an array still looks at it; it goes with that array
-                segment._mmap = segment._buf = None  # type: ignore[attr-defined]
+            segment.close()
         self.segments = []
 
 
@@ -84,11 +81,22 @@ class Attached(Memory):
     def allocate(self, size: int) -> np.ndarray:
         segment = _attach(self.waiting.pop(0))
         self.segments.append(segment)
-        return np.frombuffer(segment.buf, np.uint8, max(size, 64))
+        return _mapped(segment)[: max(size, 64)]
 
     def close(self) -> None:
-        """The owner unlinks."""
+        """The names are the owner's to take away."""
+        for segment in self.segments:
+            segment.close()
         self.segments = []
+
+
+def _mapped(segment: Any) -> np.ndarray:
+    """The segment's memory as an array that keeps it mapped, whatever becomes of the segment object: that one would
+    complain at exit about arrays that still look at it."""
+    mapping = segment._mmap
+    segment._buf.release()
+    segment._buf = segment._mmap = None
+    return np.frombuffer(mapping, np.uint8)
 
 
 def _attach(name: str) -> Any:

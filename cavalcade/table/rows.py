@@ -10,13 +10,14 @@ rebuilt when they are read.
 
 import threading
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 
 from cavalcade.table import _core
 from cavalcade.table.memory import Memory
 from cavalcade.table.planes import Planes
-from cavalcade.tree import Tree, from_named, named
+from cavalcade.tree import Tree, leaves, rebuild
 
 ORIGIN = "#origin"  # of each row: environment, episode, step; to tell where an item came from
 
@@ -30,7 +31,7 @@ class RowSpec:
     @property
     def seen(self) -> dict[str, np.ndarray]:
         obs = self.obs[-1] if self.stack > 1 else self.obs
-        return {**dict(named({"obs": obs})), "first": np.zeros((), np.bool_), ORIGIN: np.zeros(3, np.int32)}
+        return {**observed(obs), "first": np.zeros((), np.bool_), ORIGIN: np.zeros(3, np.int32)}
 
     @property
     def bytes(self) -> int:
@@ -38,26 +39,48 @@ class RowSpec:
         return sum(leaf.nbytes for leaf in [*self.seen.values(), *self.done.values()]) + 14
 
 
-class Rows:
+def observed(obs: Tree) -> dict[str, Any]:
+    """The leaves of an observation under the names they have in a row."""
+    if not isinstance(obs, dict):
+        return {"obs": obs}
+    return {f"obs/{number}": leaf for number, leaf in enumerate(leaves(obs))}
+
+
+class RowData:
+    """What rows hold, without knowing who refers to them: all that a writer in another process needs."""
+
+    def __init__(self, spec: RowSpec, count: int, memory: Memory, compressed: bool = False):
+        self.spec, self.count, self.memory = spec, count, memory
+        self.seen = Planes(spec.seen, count, memory, compressed)
+        self.done = Planes(spec.done, count, memory)
+        self.previous = memory.allocate(4 * count)[: 4 * count].view(np.int32)  # the row of the frame before
+        self.observed = tuple(observed(spec.obs))
+
+    def read_observations(self, slots: np.ndarray, start: int = 0, step: int = 1, extra: int = 0) -> Tree:
+        """Observations of slots[start::step], [n, ...]; with `extra` older frames in front of each stack."""
+        if self.spec.stack > 1:
+            flat, depth = slots.reshape(-1), self.spec.stack + extra
+            chains = np.empty((len(range(start, len(flat), step)), depth), np.int32)
+            _core.chain(self.previous, flat, start, step, depth, chains)
+            frames = self.seen.read(chains, names=self.observed)["obs"]
+            return frames.reshape(len(chains), depth, *frames.shape[1:])
+        found = self.seen.read(slots, start, step, self.observed)
+        return rebuild(self.spec.obs, (found[name] for name in self.observed))
+
+
+class Rows(RowData):
     """`count` rows of one spec. Tables that share rows share the lock."""
 
     def __init__(self, spec: RowSpec, count: int, memory: Memory | None = None, compressed: bool = False):
-        self.spec, self.count, self.memory = spec, count + 1, memory or Memory()
-        count = self.count
+        super().__init__(spec, count + 1, memory or Memory(), compressed)
         self.lock = threading.Condition(threading.Lock())
-        self.seen = Planes(spec.seen, count, self.memory, compressed)
-        self.done = Planes(spec.done, count, self.memory)
-        self.observed = tuple(name for name in self.seen.names if name == "obs" or name.startswith("obs/"))
-        self.flat = self.observed == ("obs",)
-        self.ends = np.array([0, count - 1], np.int64)
-        self.free = np.zeros(count, np.int32)
-        self.free[: count - 1] = np.arange(1, count)
-        self.refs = np.zeros(count, np.int32)
+        self.ends = np.array([0, count], np.int64)
+        self.free = np.zeros(count + 1, np.int32)
+        self.free[:count] = np.arange(1, count + 1)
+        self.refs = np.zeros(count + 1, np.int32)
         self.refs[0] = 1
-        # which frame comes before is read by whoever rebuilds a stack, so it lies beside the frames
-        self.previous = self.memory.allocate(4 * count)[: 4 * count].view(np.int32)
-        self.holder = np.zeros(count, np.int16)
-        self.core = _core.open_rows(count, spec.stack, self.ends, self.free, self.refs, self.previous, self.holder)
+        self.holder = np.zeros(count + 1, np.int16)
+        self.core = _core.open_rows(self.count, spec.stack, self.ends, self.free, self.refs, self.previous, self.holder)
 
     @property
     def vacant(self) -> int:
@@ -82,17 +105,6 @@ class Rows:
         held = np.flatnonzero(self.holder == writer + 1).astype(np.int32)
         self.release(held)
         return len(held)
-
-    def read_observations(self, slots: np.ndarray, start: int = 0, step: int = 1, extra: int = 0) -> Tree:
-        """Observations of slots[start::step], [n, ...]; with `extra` older frames in front of each stack."""
-        if self.spec.stack > 1:
-            flat, depth = slots.reshape(-1), self.spec.stack + extra
-            chains = np.empty((len(range(start, len(flat), step)), depth), np.int32)
-            _core.chain(self.previous, flat, start, step, depth, chains)
-            frames = self.seen.read(chains, names=self.observed)["obs"]
-            return frames.reshape(len(chains), depth, *frames.shape[1:])
-        found = self.seen.read(slots, start, step, self.observed)
-        return found["obs"] if self.flat else from_named(found)["obs"]
 
     def state(self) -> dict:
         kept = {name: getattr(self, name).copy() for name in ("ends", "free", "refs", "previous", "holder")}

@@ -2,12 +2,12 @@
 
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from cavalcade.table.rows import Rows, RowSpec
-from cavalcade.tree import Tree, from_named, named
+from cavalcade.tree import Tree, leaves, rebuild
 
 
 class Items(NamedTuple):
@@ -42,12 +42,19 @@ class Signature:
     @cached_property
     def flat(self) -> bool:
         """The item's own leaves are a dict without dicts in it."""
-        return all(path and "/" not in path for path, _ in named(self.own)) if self.own != {} else True
+        return isinstance(self.own, dict) and not any(isinstance(leaf, dict) for leaf in self.own.values())
+
+    def flatten(self, own: Tree) -> dict[str, Any]:
+        """The item's own leaves, by the names they have in its record."""
+        return own if self.flat else {str(number): leaf for number, leaf in enumerate(leaves(own))}
+
+    def unflatten(self, own: dict[str, Any]) -> Tree:
+        return own if self.flat else rebuild(self.own, (own[str(number)] for number in range(len(own))))
 
     @property
     def item_bytes(self) -> int:
         """Of one item without its rows, with its bookkeeping."""
-        own = sum(np.asarray(leaf).nbytes for _, leaf in named(self.own)) if self.own != {} else 0
+        own = sum(np.asarray(leaf).nbytes for leaf in self.flatten(self.own).values())
         return own + 48 + 4 * self.length
 
     @property
@@ -56,7 +63,7 @@ class Signature:
 
     def build(self, rows: Rows, slots: np.ndarray, own: dict) -> Tree:
         """Samples [B, ...] of the items with these rows [B, length]."""
-        whole = own if self.flat else from_named(own)
+        whole = self.unflatten(own)
         if not self.length:
             return whole
         return {**whole, **(self._transition(rows, slots) if self.is_transition else self._sequence(rows, slots))}

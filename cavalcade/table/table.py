@@ -19,6 +19,7 @@ from cavalcade.tree import Tree
 
 COUNTERS = ("live", "next", "high", "spent", "random", "sampler_head", "sampler_tail", "remover_head", "remover_tail")
 HEADER = 24  # bytes of `Item` in core.h before its slots: key, version, priority, times
+UNDER_WAY = 256  # rows for writers, where nobody says how many they need
 KEPT = ("counters", "peak", "free")  # arrays that are saved as they are
 
 
@@ -70,11 +71,11 @@ class Table:
         )
         self._refuse_nonsense()
         self.memory = memory or Memory()
-        self.rows = rows or Rows(self.signature.rows, max(1, self._rows_of(size + overflow)), self.memory, compressed)
+        self.rows = rows or Rows(self.signature.rows, self._rows_of(size + overflow), self.memory, compressed)
         self.lock = self.rows.lock
         self.draws, self.stopped = 0, False
         capacity = self.capacity = size + overflow
-        own = dict(tree.named(self.signature.own)) if self.signature.own != {} else {}
+        own = {name: np.asarray(leaf) for name, leaf in self.signature.flatten(self.signature.own).items()}
         header = HEADER + -(-self.signature.length // 2) * 8
         self.own = Planes(own, capacity, self.memory, compressed, header)
         self._open(capacity, seed)
@@ -151,7 +152,7 @@ class Table:
             )
 
     def _rows_of(self, items: int) -> int:
-        return self.signature.length * items
+        return self.signature.length * items + UNDER_WAY if self.signature.length else 1
 
     # --- asking ---------------------------------------------------------------------------------------------------
 
@@ -187,7 +188,7 @@ class Table:
             places = np.empty(count, np.int32)
             given = None if priority is None else np.ascontiguousarray(priority, np.float32)
             removed = _core.insert(self.core, np.ascontiguousarray(items.rows, np.int32), given, version, places)
-            self.own.write(places, items.own if self.signature.flat else dict(tree.named(items.own)))
+            self.own.write(places, self.signature.flatten(items.own))
             self.limiter.inserts += count
             self.limiter.deletes += removed
             self.lock.notify_all()
@@ -285,7 +286,7 @@ class Table:
         with self.lock:
             high = int(self.counters[2])
             kept = {name: getattr(self, name).copy() for name in KEPT}
-            chosen = [[part.copy() for part in pair] for pair in self.chosen]
+            chosen = {f"{i}/{j}": part.copy() for i, pair in enumerate(self.chosen) for j, part in enumerate(pair)}
             limits = {name: getattr(self.limiter, name) for name in ("inserts", "deletes", "samples")}
             return {
                 **kept,
@@ -303,9 +304,9 @@ class Table:
                 if array.shape != state[name].shape:
                     raise UserError(f"The saved table holds {len(state['free'])} items, but this one {self.capacity}.")
                 array[:] = state[name]
-            for pair, kept in zip(self.chosen, state["selectors"]):
-                for part, saved in zip(pair, kept):
-                    part[:] = saved
+            for i, pair in enumerate(self.chosen):
+                for j, part in enumerate(pair):
+                    part[:] = state["selectors"][f"{i}/{j}"]
             self.own.restore(state["own"])
             self.rows.restore(state["rows"])
             for name, value in state["limiter"].items():

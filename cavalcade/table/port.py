@@ -1,0 +1,217 @@
+"""Writers in other processes: rows go straight into the table's shared memory, and one message per batch follows.
+
+Three rings lie between a writer and the process that owns the table, each with one producer and one consumer, so
+nothing is locked and a writer that is killed leaves nothing half done: *grants* of free rows one way; *posts* of items
+(the numbers of their rows, their own leaves, a priority) and *releases* of rows the other way.
+"""
+
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cavalcade.errors import UserError
+from cavalcade.table import _core
+from cavalcade.table.memory import Attached, Memory
+from cavalcade.table.planes import Planes
+from cavalcade.table.rows import RowData
+from cavalcade.table.signature import Items, Signature
+from cavalcade.table.table import Stopped, Table
+from cavalcade.tree import Tree, leaves
+
+WRITTEN, READ, STOPPED = 0, 8, 16  # words of a ring, a cache line apart
+ROWS, PRIORITY, VERSION = "#rows", "#priority", "#version"  # of a post, beside the item's own leaves
+NO_PRIORITY = np.float32(-1.0)
+PAUSE = 50e-6  # seconds between two looks at a ring
+
+
+class Ring:
+    """Records that one process puts in and another takes out, in order."""
+
+    def __init__(self, leaves: dict[str, np.ndarray], size: int, memory: Memory):
+        self.size, self.words = size, memory.allocate(24 * 8).view(np.int64)
+        self.records = Planes(leaves, size, memory)
+        self.numbers = np.arange(size, dtype=np.int32)
+
+    @property
+    def waiting(self) -> int:
+        return _core.load(self.words, WRITTEN) - _core.load(self.words, READ)
+
+    @property
+    def room(self) -> int:
+        return self.size - self.waiting
+
+    def _places(self, start: int, count: int) -> np.ndarray:
+        start %= self.size
+        if start + count <= self.size:
+            return self.numbers[start : start + count]
+        return np.concatenate([self.numbers[start:], self.numbers[: start + count - self.size]])
+
+    def put(self, count: int, columns: dict[str, Any]) -> None:
+        """There must be room."""
+        written = _core.load(self.words, WRITTEN)
+        self.records.write(self._places(written, count), columns)
+        _core.store(self.words, WRITTEN, written + count)
+
+    def look(self, count: int) -> dict[str, np.ndarray]:
+        """The next `count` records, which stay until they are dropped."""
+        return self.records.read(self._places(_core.load(self.words, READ), count))
+
+    def drop(self, count: int) -> None:
+        _core.store(self.words, READ, _core.load(self.words, READ) + count)
+
+
+@dataclass(frozen=True)
+class Address:
+    """What another process needs to write into a table; plain data."""
+
+    signature: Signature
+    names: list[str]  # of the segments with the rows
+    rows: int
+    ring_names: list[str]
+    grants: int
+    posts: int
+
+
+class Rings:
+    """The three rings of one writer, in the order in which both sides allocate them."""
+
+    def __init__(self, signature: Signature, grants: int, posts: int, memory: Memory):
+        slot = {"slot": np.zeros((), np.int32)}
+        self.grants, self.releases = Ring(slot, grants, memory), Ring(slot, grants, memory)
+        own = {name: np.asarray(leaf) for name, leaf in signature.flatten(signature.own).items()}
+        post = {ROWS: np.zeros(signature.length, np.int32), PRIORITY: NO_PRIORITY, VERSION: np.zeros((), np.int64)}
+        self.posts = Ring({**own, **{name: np.asarray(leaf) for name, leaf in post.items()}}, posts, memory)
+
+
+class Port:
+    """The owner's side of one writer. `grants`: rows the writer can have under way; `posts`: items on their way."""
+
+    def __init__(self, table: Table, writer: int, grants: int, posts: int = 1024):
+        if table.rows.memory.kind != "shared":
+            raise UserError("Only a table whose rows are in shared memory can be written to from other processes.")
+        self.table, self.writer = table, writer
+        self.memory = Memory("shared")
+        self.rings = Rings(table.signature, grants, posts, self.memory)
+        names = table.rows.memory.names
+        self.address = Address(table.signature, names, table.rows.count, self.memory.names, grants, posts)
+        self.granted = 0  # rows that the writer has or may take
+        self._grant()
+
+    def step(self) -> bool:
+        """Insert what was posted as far as the limiter lets it, free what was released, grant as many rows anew."""
+        released = self.rings.releases.waiting  # asked before the posts: what uses these rows was posted before
+        waiting = self.rings.posts.waiting
+        inserted = self._insert(waiting)
+        if released and inserted == waiting:
+            slots = self.rings.releases.look(released)["slot"]
+            with self.table.lock:
+                self.table.rows.release(slots)
+            self.rings.releases.drop(released)
+            self.granted -= released
+        return self._grant() or inserted > 0
+
+    def _insert(self, waiting: int) -> int:
+        count = waiting
+        while count and not self.table.can_insert(count):
+            count //= 2
+        if not count:
+            return 0
+        posts = self.rings.posts.look(count)
+        rows, priority, version = (posts.pop(name) for name in (ROWS, PRIORITY, VERSION))
+        # one insert for all, unless the policy or the way of prioritising changed in between
+        changes = np.flatnonzero((np.diff(version) != 0) | (np.diff(priority < 0) != 0)) + 1
+        for start, end in zip([0, *changes.tolist()], [*changes.tolist(), count]):
+            own = {name: column[start:end] for name, column in posts.items()}
+            given = None if priority[start] < 0 else priority[start:end]
+            items = Items(rows[start:end], self.table.signature.unflatten(own))
+            assert self.table.insert(items, int(version[start]), given)
+        self.rings.posts.drop(count)
+        return count
+
+    def _grant(self) -> bool:
+        missing = self.rings.grants.size - self.granted
+        if missing < max(1, self.rings.grants.size // 4):  # a few at a time would be a message for each
+            return False
+        slots = self.table.take_rows(missing, self.writer)
+        self.rings.grants.put(missing, {"slot": slots})
+        self.granted += missing
+        return True
+
+    def reclaim(self) -> None:
+        """The writer has died: what it posted is inserted, what it had under way is free again, and a new writer may
+        begin at the same address."""
+        while self.rings.posts.waiting:
+            if not self._insert(self.rings.posts.waiting):
+                raise UserError("The table takes no more; what a dead writer posted cannot be inserted.")
+        with self.table.lock:
+            self.table.rows.reclaim(self.writer)
+        for ring in (self.rings.grants, self.rings.releases):
+            ring.drop(ring.waiting)
+        self.granted = 0
+        self._grant()
+
+    def close(self) -> None:
+        """Writers that wait get `Stopped`."""
+        _core.store(self.rings.grants.words, STOPPED, 1)
+        self.memory.close()
+
+
+class Writer:
+    """The other process's side: what a stream and an actor use in the place of the table itself."""
+
+    def __init__(self, address: Address):
+        self.signature = address.signature
+        self.rows = RowData(address.signature.rows, address.rows, Attached(address.names))
+        self.rows.release = self.release  # type: ignore[attr-defined]
+        self.rings = Rings(address.signature, address.grants, address.posts, Attached(address.ring_names))
+        self.mine = np.zeros(0, np.int32)  # granted rows that are not used yet
+        self.done_with: list[np.ndarray] = []
+
+    def can_insert(self, count: int) -> bool:
+        return self.rings.posts.room >= count
+
+    def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
+        """Granted rows; waits until the owner has granted enough."""
+        if len(self.mine) < count:
+            self._wait(lambda: len(self.mine) + self.rings.grants.waiting >= count, None)
+            more = self.rings.grants.waiting
+            self.mine = np.concatenate([self.mine, self.rings.grants.look(more)["slot"]])
+            self.rings.grants.drop(more)
+        slots, self.mine = self.mine[:count], self.mine[count:]
+        self.rows.previous[slots] = 0
+        return slots
+
+    def release(self, slots: np.ndarray) -> None:
+        """Told to the owner with the next items."""
+        self.done_with.append(slots)
+
+    def insert(
+        self, items: Items | Tree, version: int = 0, priority: np.ndarray | None = None, timeout: float | None = 0.0
+    ) -> bool:
+        """Post items; False, and nothing posted, if so many are on their way that there is no room."""
+        if not isinstance(items, Items):
+            items = Items(np.zeros((len(leaves(items)[0]), self.signature.length), np.int32), items)
+        count = len(items.rows)
+        if not self._wait(lambda: self.can_insert(count), timeout):
+            return False
+        given = np.full(count, NO_PRIORITY) if priority is None else priority
+        about = {ROWS: items.rows, PRIORITY: given, VERSION: np.full(count, version, np.int64)}
+        self.rings.posts.put(count, {**self.signature.flatten(items.own), **about})
+        if self.done_with:
+            slots = np.concatenate(self.done_with)
+            self.rings.releases.put(len(slots), {"slot": slots})
+            self.done_with = []
+        return True
+
+    def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        end = None if timeout is None else time.monotonic() + timeout
+        while not ready():
+            if _core.load(self.rings.grants.words, STOPPED):
+                raise Stopped("The table was stopped.")
+            if end is not None and time.monotonic() >= end:
+                return False
+            time.sleep(PAUSE)
+        return True
