@@ -28,7 +28,7 @@ import numpy as np
 
 from cavalcade.errors import UserError
 
-FORMAT = 1
+FORMAT = 2  # 2: tables keep rows and references to them
 _ARRAYS, _STATE = "arrays.safetensors", "state.json"
 _WRITING, _REPLACED, _REMOVING = (
     ".writing-",
@@ -37,6 +37,7 @@ _WRITING, _REPLACED, _REMOVING = (
 )  # folders in transit, never loaded as they are
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 _CHUNK = 4 << 20  # bytes written and summed at a time: small enough to stay in the cache
+_MAPPED = 1 << 30  # bytes from which an array is not read into memory: replay on disk may be larger than that
 _EXACT_IN_JSON = 1 << 53  # larger integers lose digits in readers that hold every number as a double
 _SAFETENSORS_TYPES = {"|b1": "BOOL", "|u1": "U8", "|i1": "I8", "<u2": "U16", "<i2": "I16", "<f2": "F16"}
 _SAFETENSORS_TYPES |= {"<u4": "U32", "<i4": "I32", "<f4": "F32", "<u8": "U64", "<i8": "I64", "<f8": "F64"}
@@ -198,13 +199,21 @@ def _read_arrays(file: BufferedReader, description: dict) -> dict[str, np.ndarra
     size = os.fstat(file.fileno()).st_size
     if size != description["bytes"]:
         raise ValueError(f"{_ARRAYS} has {size:,} bytes instead of {description['bytes']:,}")
-    arrays = {name: np.empty(shape, dtype) for name, (dtype, shape) in description["contents"].items()}
+    contents = {name: (np.dtype(dtype), shape) for name, (dtype, shape) in description["contents"].items()}
     # state.json vouches for order, types and shapes, so the header is summed and need not be understood.
-    digest = hashlib.sha256(file.read(size - sum(array.nbytes for array in arrays.values())))
-    for array in arrays.values():
+    header = size - sum(math.prod(shape) * dtype.itemsize for dtype, shape in contents.values())
+    digest = hashlib.sha256(file.read(header))
+    arrays: dict[str, np.ndarray] = {}
+    for name, (dtype, shape) in contents.items():
+        mapped = math.prod(shape) * dtype.itemsize >= _MAPPED
+        array = np.memmap(file, dtype, "c", file.tell(), tuple(shape)) if mapped else np.empty(shape, dtype)
         for chunk in _chunks(array):
-            file.readinto(chunk)
+            if mapped:
+                file.seek(len(chunk), os.SEEK_CUR)
+            else:
+                file.readinto(chunk)
             digest.update(chunk)
+        arrays[name] = array
     if digest.hexdigest() != description["sha256"]:
         raise ValueError(f"{_ARRAYS} is not what was written (its SHA-256 differs)")
     return arrays

@@ -6,7 +6,6 @@ run = cavalcade.train("ppo", "CartPole-v1", steps=100_000, seed=1)
 import dataclasses
 import shlex
 import signal
-import time
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -19,6 +18,7 @@ from cavalcade.metrics import Metrics
 from cavalcade.plotting import draw_curve
 from cavalcade.recording import Recorder
 from cavalcade.runs import Run, default_path
+from cavalcade.saving import Saver
 
 
 def train(
@@ -68,6 +68,7 @@ class Session:
         s = experiment.settings
         self.experiment, self.run, self.settings = experiment, run, s
         self.metrics = Metrics()
+        self.saver = Saver(run.checkpoints, s.checkpoint_seconds)
         self.best: float | None = None
         self.finished = False
         parts = experiment.parts
@@ -103,7 +104,6 @@ class Session:
     def drive(self) -> None:
         s = self.settings
         every = max(1.0, s.steps / s.rows)
-        last_save = time.perf_counter()
         try:
             with Interruption() as interruption:
                 next_row = every * (int(self.metrics.step / every) + 1)
@@ -114,11 +114,11 @@ class Session:
                         next_row = every * (int(steps / every) + 1)
                         self._record()
                         self.finished |= steps >= s.steps
-                    if time.perf_counter() - last_save > s.checkpoint_seconds:
+                    if self.saver.due:
                         self._save()
-                        last_save = time.perf_counter()
                 self._end(interruption.asked)
         finally:
+            self.saver.wait()
             self.recorder.close()
             self.display.close([])
             self.runtime.close()
@@ -163,12 +163,15 @@ class Session:
             "best": self.best,
             "finished": self.finished,
         }
-        checkpoint.save(self.run.checkpoints, state, self._steps())
+        self.saver.save(state, self._steps())
+        if not self.runtime.objects["table"].copied:
+            self.saver.wait()  # too large for a copy: nothing may change until it is written
 
     def _end(self, interrupted: bool) -> None:
         if self.best is None:  # nothing was judged: the last policy it is
             self._save_policy({})
         self._save()
+        self.saver.wait()
         lines = []
         if interrupted and not self.finished:
             lines += [

@@ -261,8 +261,8 @@ class Diary:
         self.original = self.table.sample
         self.table.sample = self.sample
 
-    def sample(self, count):
-        drawn = self.original(count)
+    def sample(self, count, importance=0.0):
+        drawn = self.original(count, importance)
         self.draws.append((drawn.version.copy(), self.learner.version, len(drawn.keys)))
         return drawn
 

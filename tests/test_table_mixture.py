@@ -113,7 +113,7 @@ def test_a_draw_is_all_or_nothing():
         (0.5, 0.0, 0.5),
         (1.0,),
         (Fraction(2, 7), Fraction(5, 7)),
-        (0.301, 0.301, 0.05, 0.05, 0.199, 0.099),
+        tuple(Fraction(share, 26) for share in (8, 8, 1, 8, 1)),  # the largest remainder first fails here
     ],
 )
 @pytest.mark.parametrize("counts", [[1], [2], [7], [1, 5, 2, 11, 3]])
@@ -122,7 +122,7 @@ def test_totals_are_never_a_whole_item_from_their_shares(shares, counts):
     mixture = Mixture(list(zip(tables, shares)))
     exact = np.array([Fraction(share).limit_denominator(1_000) for share in shares])
     total, before = 0, np.zeros(len(shares), np.int64)
-    for turn in range(420):
+    for turn in range(200):
         count = counts[turn % len(counts)]
         total += count
         sample = mixture.sample(count)
@@ -312,7 +312,7 @@ def test_items_are_drawn_with_global_probabilities(count, turns):
 
 def test_numbers_from_each_shard_are_multinomial():
     shards = Shards([uniform([0]), uniform([1, 1, 1])], seed=3)
-    first = [numbers_of(shards.sample(8)).count(0) for _ in range(5_000)]
+    first = [numbers_of(shards.sample(8)).count(0) for _ in range(3_000)]
     assert chi_square(np.bincount(first, minlength=9), stats.binom.pmf(np.arange(9), 8, 0.25)) > UNLIKELY
 
 
@@ -350,7 +350,7 @@ def test_weights_are_normalised_over_the_whole_draw():
 
 def test_any_part_of_a_batch_is_as_good_as_another():
     shards = Shards([uniform([0]), uniform([1, 1]), uniform([2])], seed=2)
-    batches = np.array([numbers_of(shards.sample(6)) for _ in range(4_000)])
+    batches = np.array([numbers_of(shards.sample(6)) for _ in range(2_000)])
     by_place = [np.bincount(column, minlength=3) for column in batches.T]
     assert stats.chi2_contingency(by_place).pvalue > UNLIKELY
     pairs = np.bincount((3 * batches[:, :-1] + batches[:, 1:]).ravel(), minlength=9)
@@ -381,7 +381,7 @@ def test_a_choice_stands_until_it_is_served():
     open_one, held_up = uniform([0]), Table.uniform(BLANK, 1, Limiter(1.0, 1, 1.0, 1e9))
     held_up.insert(items([1]))
     shards, drawn, waited = Shards([open_one, held_up], seed=4), [], 0
-    while len(drawn) < 4_000:
+    while len(drawn) < 3_000:
         for _ in range(5):
             may = shards.can_sample(1)
         state = shards.state()
@@ -392,7 +392,7 @@ def test_a_choice_stands_until_it_is_served():
         else:
             assert may
             drawn += numbers_of(sample)
-    assert waited > 1_000
+    assert waited > 500
     assert chi_square(np.bincount(drawn), np.array([0.5, 0.5])) > UNLIKELY
 
 
@@ -414,7 +414,8 @@ def test_shards_are_not_chosen_before_they_have_their_minimum():
     shards = Shards([early, late, empty])
     assert not shards.can_sample(50) and shards.sample(50) is None
     late.insert(items([8, 9]))
-    assert set(numbers_of(shards.sample(50))) == {0, 1, 2, 7, 8, 9}
+    sample = shards.sample(50)
+    assert set(numbers_of(sample)) == {0, 1, 2, 7, 8, 9} and np.allclose(sample.probability, 1 / 6)
 
 
 def test_a_draw_of_shards_is_all_or_nothing():

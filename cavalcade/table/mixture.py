@@ -28,7 +28,6 @@ from cavalcade.table import _core
 from cavalcade.table.table import Sample, Stopped, Table
 
 SLICE = 0.02  # seconds; a wait hears of one part at once, of the others and of a stop at least this often
-FINEST = 10**9  # largest denominator of a share: 1 / 3 given as a float is meant to be a third
 
 
 class _Parts:
@@ -96,7 +95,7 @@ class _Parts:
         return self._finish(counts, drawn, importance)
 
     def _outer(self, keys: np.ndarray, part: int) -> np.ndarray:
-        if keys.max() >= np.iinfo(np.int64).max // len(self.tables):
+        if int(keys.max()) >= 2**63 // len(self.tables):
             raise OverflowError("So many items were inserted that their keys no longer fit; use fewer parts.")
         return keys * len(self.tables) + part
 
@@ -150,7 +149,7 @@ class Mixture(_Parts):
         if not all(share >= 0 for share in given) or not isclose(sum(given), 1.0, abs_tol=1e-6):
             shares = ", ".join(f"{share:g}" for share in given)
             raise UserError(f"The shares of a mixture are {shares}: none may be negative, and their sum has to be 1.")
-        exact = [Fraction(share).limit_denominator(FINEST) for share in given]
+        exact = [Fraction(share) for share in given]  # in floats, what is due now and what is due later would blur
         self.shares = [share / sum(exact) for share in exact]
         self.start_alone = start_alone
         self.giving: tuple[int, ...] = ()  # the parts that the next draw comes from
@@ -174,7 +173,7 @@ class Mixture(_Parts):
         """What each part has given once `total` items are drawn: its share rounded up or down.
 
         First what is due, then the rest to those whose next item is due soonest. Soonest first never comes to a draw in
-        which more is due than is taken; the largest remainder first does, with four parts or more.
+        which more is due than is taken; the largest remainder first does, with five parts.
         """
         whole = sum(self.shares[i] for i in self.giving)
         ideal = [self.shares[i] / whole * total if i in self.giving else Fraction(0) for i in range(len(self.shares))]

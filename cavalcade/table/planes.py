@@ -147,8 +147,8 @@ class Planes:
     def plane(self, name: str) -> Any:
         return next(plane for plane in self.planes if name in plane.leaves)
 
-    def state(self, high: int) -> dict:
-        """A copy of the first `high` records, as bytes."""
+    def state(self, high: int, copied: bool = True) -> dict:
+        """The first `high` records, as bytes."""
         kept = {}
         for number, plane in enumerate(self.planes):
             if isinstance(plane, CompressedPlane):
@@ -156,7 +156,8 @@ class Planes:
                 joined = np.frombuffer(b"".join(plane.records[:high]), np.uint8)
                 kept[str(number)] = {"sizes": sizes, "bytes": joined}
             else:
-                kept[str(number)] = {"bytes": plane.records[: high * plane.stride].copy()}
+                records = plane.records[: high * plane.stride]
+                kept[str(number)] = {"bytes": records.copy() if copied else records}
         return kept
 
     def restore(self, state: dict) -> None:

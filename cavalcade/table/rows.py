@@ -106,9 +106,9 @@ class Rows(RowData):
         self.release(held)
         return len(held)
 
-    def state(self) -> dict:
+    def state(self, copied: bool = True) -> dict:
         kept = {name: getattr(self, name).copy() for name in ("ends", "free", "refs", "previous", "holder")}
-        return {**kept, "seen": self.seen.state(self.high), "done": self.done.state(self.high)}
+        return {**kept, "seen": self.seen.state(self.high, copied), "done": self.done.state(self.high, copied)}
 
     def restore(self, state: dict) -> None:
         for name in ("ends", "free", "refs", "previous", "holder"):

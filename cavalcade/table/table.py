@@ -10,7 +10,7 @@ from cavalcade import tree
 from cavalcade.errors import UserError
 from cavalcade.table import _core
 from cavalcade.table.limiter import Limiter
-from cavalcade.table.memory import Memory
+from cavalcade.table.memory import Memory, available
 from cavalcade.table.planes import Planes
 from cavalcade.table.rows import Rows
 from cavalcade.table.selectors import Selector, prioritised, selector
@@ -73,7 +73,7 @@ class Table:
         self.memory = memory or Memory()
         self.rows = rows or Rows(self.signature.rows, self._rows_of(size + overflow), self.memory, compressed)
         self.lock = self.rows.lock
-        self.draws, self.stopped = 0, False
+        self.draws, self.stopped, self.copied = 0, False, True
         capacity = self.capacity = size + overflow
         own = {name: np.asarray(leaf) for name, leaf in self.signature.flatten(self.signature.own).items()}
         header = HEADER + -(-self.signature.length // 2) * 8
@@ -282,20 +282,24 @@ class Table:
         return {"table_size": len(self), "table_capacity": self.size}
 
     def state(self) -> dict:
-        """A copy of everything, made while nobody can change it; writing it to disk is somebody else's time."""
+        """A copy of everything, made while nobody can change it; writing it to disk is somebody else's time. A table
+        that leaves no room for a copy gives itself: then `copied` is False, and it must be written before it changes."""
         with self.lock:
-            high = int(self.counters[2])
-            kept = {name: getattr(self, name).copy() for name in KEPT}
-            chosen = {f"{i}/{j}": part.copy() for i, pair in enumerate(self.chosen) for j, part in enumerate(pair)}
+            copied = self.copied = self.bytes < available() / 2
             limits = {name: getattr(self.limiter, name) for name in ("inserts", "deletes", "samples")}
             return {
-                **kept,
-                "selectors": chosen,
-                "own": self.own.state(high),
-                "rows": self.rows.state(),
+                **{name: getattr(self, name).copy() for name in KEPT},
+                "selectors": {
+                    f"{i}/{j}": part.copy() for i, pair in enumerate(self.chosen) for j, part in enumerate(pair)
+                },
+                "own": self.own.state(int(self.counters[2]), copied),
+                "rows": self.rows.state(copied),
                 "limiter": limits,
                 "draws": self.draws,
             }
+
+    def _chosen(self) -> list[tuple[str, np.ndarray]]:
+        return [(f"{i}/{j}", array) for i, pair in enumerate(self.chosen) for j, array in enumerate(pair)]
 
     def restore(self, state: dict) -> None:
         with self.lock:
@@ -304,9 +308,8 @@ class Table:
                 if array.shape != state[name].shape:
                     raise UserError(f"The saved table holds {len(state['free'])} items, but this one {self.capacity}.")
                 array[:] = state[name]
-            for i, pair in enumerate(self.chosen):
-                for j, part in enumerate(pair):
-                    part[:] = state["selectors"][f"{i}/{j}"]
+            for name, array in self._chosen():
+                array[:] = state["selectors"][name]
             self.own.restore(state["own"])
             self.rows.restore(state["rows"])
             for name, value in state["limiter"].items():
