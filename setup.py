@@ -10,8 +10,8 @@ setup(
     ext_modules=[
         Extension(
             "cavalcade.table._core",
-            [f"{FOLDER}/{name}.c" for name in ("module", "items", "selectors")],
-            depends=[f"{FOLDER}/core.h"],
+            [f"{FOLDER}/{name}.c" for name in ("module", "columns", "items", "selectors")],
+            depends=[f"{FOLDER}/core.h", f"{FOLDER}/columns.h"],
             extra_compile_args=[] if os.name == "nt" else ["-O3", "-std=c11", "-fno-math-errno"],
             py_limited_api=True,
         )

@@ -1,4 +1,4 @@
-"""The command line: cavalcade train | resume | evaluate | play | plot | systems."""
+"""The command line: cavalcade train | resume | evaluate | play | plot | table | systems."""
 
 import contextlib
 import dataclasses
@@ -20,6 +20,7 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
   cavalcade evaluate RUN [--episodes K] [--seed S] [--json]
   cavalcade play RUN [--out FILE.mp4] [--seed S]
   cavalcade plot RUN... [--out FILE.png] [--by step|time]
+  cavalcade table RUN [--item N]                what the run's table held at its last checkpoint
   cavalcade systems                             what can be trained, with papers
 
 cavalcade train SYSTEM ENV --help lists every setting with its value for that environment."""
@@ -228,6 +229,20 @@ def plot(arguments: list[str]) -> None:
     print(f"drawn in {given.out}")
 
 
+def look_into_table(arguments: list[str]) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Look:
+        item: int | None = None  # one item, by the number of its insert; -1 is the newest
+
+    [path], rest = _positionals(arguments, 1, "table RUN [--item N]")
+    given = parse(Look, rest, "table RUN")
+    from cavalcade.inspection import describe, describe_item, load_table
+
+    table, step, version = load_table(path)
+    print(f"table of {path} at step {step:,}")
+    print("\n".join(describe(table, version) if given.item is None else describe_item(table, given.item)))
+
+
 def list_systems(arguments: list[str]) -> None:
     parse(Nothing, arguments, "systems")
     from cavalcade.systems import SYSTEMS
@@ -256,6 +271,7 @@ COMMANDS = {
     "evaluate": evaluate,
     "play": play,
     "plot": plot,
+    "table": look_into_table,
     "systems": list_systems,
 }
 

@@ -197,11 +197,10 @@ class LearnerLoop:
         return None if known == self.version else (self.version, *self.published)
 
     def step(self) -> bool:
-        if not self.source.can_sample(self.batch):
-            return False
         self.watch.start()
         sample = self.source.sample(self.batch, self.importance or 0.0)
-        assert sample is not None  # it was asked a moment ago, and nobody else draws
+        if sample is None:
+            return False
         items = sample.items if self.importance is None else {**sample.items, "weight": sample.weight}
         self.watch.lap("storing")
         metrics = self.learner.update(items)

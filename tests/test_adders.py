@@ -1,12 +1,17 @@
 """Adders against what must have happened: true successors, right discounts, no item across episodes."""
 
+import dataclasses
+
+import gymnasium as gym
 import numpy as np
 import pytest
 
 from cavalcade import adders, tree
 from cavalcade.backends.numpy_backend import acting as xp
+from cavalcade.envs import make
 from cavalcade.envs.adapter import VectorAdapter
-from cavalcade.experience import NStep, Unroll
+from cavalcade.errors import UserError
+from cavalcade.experience import Episode, NStep, Unroll
 from cavalcade.ops import returns
 from cavalcade.table import Rows, Table
 from tests.items import materialise
@@ -175,7 +180,7 @@ def test_a_million_steps_and_nothing_crosses_an_episode(mode):
     np.testing.assert_array_equal((items["discount"][:, :-1] == 0)[valid], true_end[valid])
 
 
-@pytest.mark.parametrize("item", [NStep(3, GAMMA), Unroll(8, GAMMA)], ids=["n-step", "unroll"])
+@pytest.mark.parametrize("item", [NStep(3, GAMMA), Unroll(8, GAMMA), Unroll(8, GAMMA, 4), Episode(20, GAMMA)], ids=str)
 def test_a_restored_adder_goes_on_exactly(item):
     environments = VectorAdapter(Streams(4, MODES[1]), "streams", 0)
     tables = [table_for(item, environments.spec, 4) for _ in range(2)]
@@ -212,3 +217,87 @@ def test_the_first_flag_marks_episode_starts_and_carry_is_the_one_before_the_unr
             rows = items["valid"] > 0
             np.testing.assert_array_equal(items["first"][rows], items["obs"][rows][:, 1] == 0)
         obs, first = step.observation, step.first
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_overlapping_unrolls_share_their_rows(mode):
+    """Unrolls of 8 begun every 4 steps hold every step twice, and every observation lies in the table once."""
+    length, period, count = 8, 4, 3
+    environments = VectorAdapter(Streams(count, mode, 50, (0,), 0), "streams", 0)
+    item = Unroll(length, GAMMA, period)
+    table = table_for(item, environments.spec, count, size=200)
+    adder = adders.make(item, table, count)
+    obs, first, found, seen = environments.reset(), np.ones(count, bool), [], 0
+    for _ in range(80):
+        step = environments.step(np.zeros(count, np.int64))
+        items = adder.add(obs, first, np.zeros(count, np.int64), {}, {}, step)
+        seen += int(np.count_nonzero(step.valid)) + int(np.count_nonzero(step.first))
+        if items is not None:
+            assert table.insert(items)
+            found.append(materialise(table, items))
+        obs, first = step.observation, step.first
+    unrolls = tree.map(lambda *parts: np.concatenate(parts), *found)
+    kept = [tuple(row[:2]) for row in unrolls["obs"][unrolls["valid"] > 0]]
+    assert max(kept.count(row) for row in set(kept)) == length // period
+    assert table.rows.count - 1 - table.rows.vacant <= seen + count
+    table.check()
+
+
+@pytest.mark.parametrize("mode", MODES)
+def test_episodes_are_whole_and_long_ones_come_in_pieces(mode):
+    length, count = 6, 4
+    items, _ = collect(Episode(length, GAMMA), mode, count=count, steps=300, longest=10)
+    pieces = 0
+    for rows, valid, discount in zip(items["obs"], items["valid"], items["discount"]):
+        steps = int(valid.sum())
+        assert valid[:steps].all() and not valid[steps:].any() and steps <= length
+        assert (rows[: steps + 1, 0] == rows[0, 0]).all(), "an item holds one episode"
+        np.testing.assert_array_equal(rows[: steps + 1, 1], rows[0, 1] + np.arange(steps + 1))
+        assert not rows[steps + 1 :].any(), "the rest is blank"
+        ended = rows[steps, 1] == rows[0, 3]
+        assert ended or steps == length
+        assert (discount[steps - 1] == 0) == (ended and rows[0, 2] != 1), "zero at a true end only"
+        pieces += rows[0, 1] > 0
+    assert pieces > 20 and len(items["obs"]) > 100
+
+
+def test_frames_of_stacks_are_stored_once_and_rebuilt(tmp_path):
+    """Against the observations themselves, across episode ends, for both kinds of item."""
+
+    def stacked():
+        return gym.wrappers.FrameStackObservation(gym.make("CartPole-v1", max_episode_steps=9), 4)
+
+    for item in (NStep(1, GAMMA), NStep(3, GAMMA), Unroll(5, GAMMA), Episode(20, GAMMA)):
+        environments = make(stacked, 3, seed=1)
+        assert environments.spec.frames == 4
+        table = table_for(item, environments.spec, 3, size=100)
+        adder = adders.make(item, table, 3)
+        obs, first, seen = environments.reset(), np.ones(3, bool), set()
+        for _ in range(60):
+            action = np.random.default_rng(0).integers(0, 2, 3)
+            step = environments.step(action)
+            seen |= {stack.tobytes() for stack in (*obs, *step.next_observation)}
+            items = adder.add(obs, first, action, {}, {}, step)
+            if items is not None:
+                found = materialise(table, items)
+                stacks = found["obs"][found["valid"] > 0] if "valid" in found else found["obs"]
+                for stack in (*stacks, *found.get("next_obs", ())):
+                    assert stack.tobytes() in seen
+                assert table.insert(items) or (table.sample(len(table)) and table.insert(items))
+            obs, first = step.observation, step.first
+        assert table.rows.seen.plane("obs").leaves["obs"].shape == (4,), "a row holds one frame"
+        table.check()
+        environments.close()
+
+
+def test_observations_that_are_no_stacks_are_not_taken_for_some():
+    environments = VectorAdapter(Streams(2, MODES[1]), "streams", 0)
+    spec = dataclasses.replace(environments.spec, frames=4)
+    table = table_for(NStep(1, GAMMA), spec, 2)
+    adder = adders.make(NStep(1, GAMMA), table, 2)
+    obs = environments.reset()
+    with pytest.raises(UserError, match="stacks of 4 frames"):
+        for _ in range(5):
+            step = environments.step(np.zeros(2, np.int64))
+            adder.add(obs, np.ones(2, bool), np.zeros(2, np.int64), {}, {}, step)
+            obs = step.observation

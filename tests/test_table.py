@@ -1,5 +1,10 @@
 """Tables as users see them: queues and replay, exact continuation, the window at any pace, and bad input."""
 
+import os
+import pickle
+import subprocess
+import sys
+
 import numpy as np
 import pytest
 
@@ -221,6 +226,27 @@ def test_a_restored_table_gives_the_same_next_samples(tmp_path, sampler, through
         assert table.insert(items(number), 3) and other.insert(items(number), 3)
     assert table.account() == other.account()
     other.check()
+
+
+SAVE = """
+import pickle, sys
+import numpy as np
+from cavalcade.table import Table
+
+table = Table({name: np.zeros(50) for name in ("left", "mid", "right")}, 4)
+table.insert({"left": np.full((1, 50), 1), "mid": np.full((1, 50), 2), "right": np.full((1, 50), 3)})
+sys.stdout.buffer.write(pickle.dumps(table.state()))
+"""
+
+
+@pytest.mark.parametrize("seed", ["0", "3", "6", "9"])
+def test_a_state_is_restored_in_another_process(seed):
+    """Where the order of a set of strings is another: nothing may depend on it."""
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    saved = subprocess.run([sys.executable, "-c", SAVE], env=environment, capture_output=True, check=True)
+    table = Table({name: np.zeros(50) for name in ("left", "mid", "right")}, 4)
+    table.restore(pickle.loads(saved.stdout))
+    assert {name: leaf.max() for name, leaf in table.sample(1).items.items()} == {"left": 1, "mid": 2, "right": 3}
 
 
 def test_a_kept_state_does_not_change_with_the_table():

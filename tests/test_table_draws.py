@@ -64,6 +64,22 @@ def test_priorities_that_change_change_the_draws():
     assert_fits(table.sample(200_000).items["n"], normal(priority**0.6))
 
 
+def test_a_few_changes_at_a_time_keep_every_sum_of_a_large_tree():
+    table = filled(5_000, prioritised(1.0), prioritised(-0.4), seed=6)
+    chance, number = np.random.default_rng(6), 5_000
+    for _ in range(150):
+        some = chance.permutation(5_000)[: chance.integers(1, 40)]
+        table.update_priorities(table.key[some], 10 ** chance.uniform(-3, 3, len(some)))
+        table.delete(chance.permutation(table.key)[: chance.integers(1, 20)])
+        table.insert({"n": np.arange(number, number + 20)}, priority=chance.random(20))
+        number += 20
+        table.check()
+    live = np.flatnonzero(table.key >= 0)
+    order = live[np.argsort(table.key[live])]
+    drawn = np.searchsorted(table.key[order], table.sample(200_000).keys)
+    assert_fits(drawn, normal(table.priority[order].astype(np.float64)))
+
+
 def test_runs_of_zero_among_a_hundred_thousand_are_never_drawn_and_the_rest_in_proportion():
     chance = np.random.default_rng(0)
     priority = 10 ** chance.uniform(-2, 2, 100_000)

@@ -1,6 +1,7 @@
 """Where a table lies makes no difference to what it gives, what does not fit is refused, and samples are copies."""
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -139,6 +140,34 @@ def test_memory_is_zero_and_begins_at_a_cache_line(kind):
 def test_bytes_are_all_that_an_item_takes():
     ten, twenty = (Table({"x": np.zeros(2, np.float32), "n": np.zeros((), np.int64)}, size).bytes for size in (10, 20))
     assert twenty - ten == 10 * (2 * 4 + 8 + 24)  # its leaves, and key, version, priority and times drawn
+
+
+WRITE = """
+import sys
+import numpy as np
+from cavalcade.table import RowSpec
+from cavalcade.table.memory import Attached
+from cavalcade.table.rows import RowData, observed
+
+spec = RowSpec({name: np.zeros(50) for name in ("left", "mid", "right")}, {"action": np.zeros((), np.int64)})
+rows = RowData(spec, 11, Attached(sys.argv[1:]))
+obs = {"left": np.full((1, 50), 1), "mid": np.full((1, 50), 2), "right": np.full((1, 50), 3)}
+rows.seen.write(np.array([1], np.int32), observed(obs))
+rows.done.write(np.array([1], np.int32), {"action": np.array([4])})
+"""
+
+
+@pytest.mark.parametrize("seed", ["0", "3", "6", "9"])
+def test_another_process_writes_to_the_same_leaves_of_shared_rows(seed):
+    """Where the order of a set of strings is another: nothing may depend on it."""
+    blank = {name: np.zeros(50) for name in ("left", "mid", "right")}
+    rows = Rows(RowSpec(blank, {"action": np.zeros((), np.int64)}), 10, Memory("shared"))
+    environment = {**os.environ, "PYTHONHASHSEED": seed}
+    subprocess.run([sys.executable, "-c", WRITE, *rows.memory.names], env=environment, check=True)
+    slot = np.array([1], np.int32)
+    found = {name: leaf.max() for name, leaf in rows.read_observations(slot).items()}
+    assert found == {"left": 1, "mid": 2, "right": 3} and rows.done.read(slot)["action"] == 4
+    rows.memory.close()
 
 
 # --- what fits ----------------------------------------------------------------------------------------------------

@@ -25,6 +25,7 @@ import numpy as np
 from cavalcade import tree
 from cavalcade.errors import UserError
 from cavalcade.table import _core
+from cavalcade.table.planes import Recycler
 from cavalcade.table.table import Sample, Stopped, Table
 
 SLICE = 0.02  # seconds; a wait hears of one part at once, of the others and of a stop at least this often
@@ -36,6 +37,7 @@ class _Parts:
     def __init__(self, parts: dict[str, Table]):
         self.names, self.tables = list(parts), list(parts.values())
         self.mutex = threading.Lock()  # what comes next is decided and drawn by one thread at a time
+        self.recycler = Recycler()
         if not self.tables:
             raise UserError("At least one table is needed to draw from.")
         if len({id(table) for table in self.tables}) < len(self.tables):
@@ -45,7 +47,7 @@ class _Parts:
                 raise UserError(f"The items of {name} and {self.names[0]} differ: one batch cannot hold both.")
 
     def _plan(self, count: int) -> list[int] | None:
-        """How many items the next draw takes from each part, the same until it is served; None if not known yet."""
+        """How many items the next draw takes from each part; None if not known yet. Asking does not change it."""
         raise NotImplementedError
 
     def _finish(self, counts: list[int], drawn: list[Sample], importance: float) -> Sample:
@@ -75,12 +77,12 @@ class _Parts:
             left = end - time.monotonic()
             if left <= 0:
                 return None
-            waited_for = missing or self.tables[0]
-            with waited_for.lock:
-                waited_for.lock.wait(min(left, SLICE))
+            assert missing is not None  # or it would have drawn
+            with missing.lock:
+                missing.lock.wait(min(left, SLICE))
 
     def _missing(self, counts: list[int] | None) -> Table | None:
-        """A part that cannot give its number now."""
+        """A part that cannot give its number now; just any while it is not known what the draw takes."""
         if counts is None:
             return self.tables[0]
         return next((table for table, n in zip(self.tables, counts) if n and not table.can_sample(n)), None)
@@ -98,6 +100,17 @@ class _Parts:
         if int(keys.max()) >= 2**63 // len(self.tables):
             raise OverflowError("So many items were inserted that their keys no longer fit; use fewer parts.")
         return keys * len(self.tables) + part
+
+    def _joined(self, samples: list[Sample], places: list[Any], size: int) -> Sample:
+        """One sample of `size` items; those of samples[i] lie at places[i]."""
+
+        def join(*leaves: np.ndarray) -> np.ndarray:
+            whole = self.recycler.empty((size, *leaves[0].shape[1:]), leaves[0].dtype)
+            for at, leaf in zip(places, leaves):
+                whole[at] = leaf
+            return whole
+
+        return Sample(*(tree.map(join, *columns) for columns in zip(*samples)))
 
     def update_priorities(self, keys: np.ndarray, priority: np.ndarray) -> int:
         """New priorities; keys that have gone are ignored. Gives how many were still there."""
@@ -189,7 +202,7 @@ class Mixture(_Parts):
         ends = np.cumsum([len(sample.keys) for sample in drawn]).tolist()
         places = [slice(start, end) for start, end in zip([0, *ends], ends)]
         scaled = [sample._replace(probability=sample.probability * (len(sample.keys) / size)) for sample in drawn]
-        return _joined(scaled, places, size)
+        return self._joined(scaled, places, size)
 
     def state(self) -> dict:
         """What was given so far; the parts are saved on their own."""
@@ -256,7 +269,7 @@ class Shards(_Parts):
     def _finish(self, counts: list[int], drawn: list[Sample], importance: float) -> Sample:
         size = sum(counts)
         places = [np.flatnonzero(self.chosen[:size] == part) for part, count in enumerate(counts) if count]
-        sample = _joined(drawn, places, size)
+        sample = self._joined(drawn, places, size)
         probability = sample.probability * self.share[:size]
         self.chosen, self.share = self.chosen[size:], self.share[size:]
         weight = probability**-importance  # times N ** -importance, with N all items; the maximum cancels it
@@ -292,15 +305,3 @@ def _contents(table: Table) -> tuple:
     kept = table.signature
     leaves = tree.named({"own": kept.own, "obs": kept.rows.obs, "done": kept.rows.done})
     return kept.length, kept.rows.stack, [(path, leaf.shape, leaf.dtype) for path, leaf in leaves]
-
-
-def _joined(samples: list[Sample], places: list[Any], size: int) -> Sample:
-    """One sample of `size` items; those of samples[i] lie at places[i]."""
-
-    def join(*leaves: np.ndarray) -> np.ndarray:
-        whole = np.empty((size, *leaves[0].shape[1:]), leaves[0].dtype)
-        for at, leaf in zip(places, leaves):
-            whole[at] = leaf
-        return whole
-
-    return Sample(*(tree.map(join, *columns) for columns in zip(*samples)))

@@ -18,6 +18,18 @@ LARGE = 256  # bytes from which a leaf has an array of its own
 RECYCLED = 1 << 20  # bytes from which the memory of a drawn column is used again
 
 
+def _references_of_an_unused_block() -> int:
+    """How many references the loop in `Recycler.empty` finds to a block that nobody else looks at: versions of Python
+    count their own differently."""
+    blocks, found = [np.empty(1)], 0
+    for block in blocks:
+        found = sys.getrefcount(block)
+    return found
+
+
+_UNUSED = _references_of_an_unused_block()
+
+
 class Recycler:
     """Arrays for a caller to keep. The memory of large ones is used again once nobody looks at it any more: touching
     fresh pages for the first time costs as much as filling them."""
@@ -30,7 +42,7 @@ class Recycler:
         if size < RECYCLED:
             return np.empty(shape, dtype)
         for block in self.blocks:
-            if block.nbytes == size and sys.getrefcount(block) == 3:  # the list, the loop and this question
+            if block.nbytes == size and sys.getrefcount(block) == _UNUSED:
                 return np.ndarray(shape, dtype, block)
         block = np.empty(size, np.uint8)
         self.blocks = [*self.blocks[-5:], block]
@@ -70,7 +82,7 @@ class Plane:
     def write(self, index: np.ndarray, columns: dict[str, Any]) -> None:
         """Record index[i] takes row i of each column; `index` is int32."""
         layout, shapes = self._plan(tuple(columns))
-        arrays = [np.ascontiguousarray(columns[name], dtype) for name, _, dtype in shapes]
+        arrays = [_rows(columns[name], dtype, shape) for name, shape, dtype in shapes]
         _core.scatter(self.records, self.stride, index, 0, 1, layout, arrays)
 
     def read(self, index: np.ndarray, count: int, names: tuple[str, ...], start: int, step: int) -> dict:
@@ -80,6 +92,14 @@ class Plane:
         columns = {name: empty((count, *shape), dtype) for name, shape, dtype in shapes}
         _core.gather(self.records, self.stride, index, start, step, layout, list(columns.values()))
         return columns
+
+
+def _rows(column: Any, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
+    """The column in a form that the core can read: each row contiguous. A slice of a larger array may be that as it
+    is, like the newest frames of stacks."""
+    if len(shape) > 1 and column.dtype == dtype and len(column) and column[0].flags.c_contiguous:
+        return column
+    return np.ascontiguousarray(column, dtype)
 
 
 class CompressedPlane:

@@ -169,6 +169,8 @@ class Writer:
         self.rings = Rings(address.signature, address.grants, address.posts, Attached(address.ring_names))
         self.mine = np.zeros(0, np.int32)  # granted rows that are not used yet
         self.done_with: list[np.ndarray] = []
+        self.waiting = 0
+        self.version = np.zeros(0, np.int64)
 
     def can_insert(self, count: int) -> bool:
         return self.rings.posts.room >= count
@@ -181,12 +183,12 @@ class Writer:
             self.mine = np.concatenate([self.mine, self.rings.grants.look(more)["slot"]])
             self.rings.grants.drop(more)
         slots, self.mine = self.mine[:count], self.mine[count:]
-        self.rows.previous[slots] = 0
         return slots
 
     def release(self, slots: np.ndarray) -> None:
-        """Told to the owner with the next items."""
+        """Told to the owner with later items, many at once."""
         self.done_with.append(slots)
+        self.waiting += len(slots)
 
     def insert(
         self, items: Items | Tree, version: int = 0, priority: np.ndarray | None = None, timeout: float | None = 0.0
@@ -198,12 +200,13 @@ class Writer:
         if not self._wait(lambda: self.can_insert(count), timeout):
             return False
         given = np.full(count, NO_PRIORITY) if priority is None else priority
-        about = {ROWS: items.rows, PRIORITY: given, VERSION: np.full(count, version, np.int64)}
+        if len(self.version) != count or self.version[0] != version:
+            self.version = np.full(count, version, np.int64)
+        about = {ROWS: items.rows, PRIORITY: given, VERSION: self.version}
         self.rings.posts.put(count, {**self.signature.flatten(items.own), **about})
-        if self.done_with:
-            slots = np.concatenate(self.done_with)
-            self.rings.releases.put(len(slots), {"slot": slots})
-            self.done_with = []
+        if self.waiting > self.rings.releases.size // 8:
+            self.rings.releases.put(self.waiting, {"slot": np.concatenate(self.done_with)})
+            self.done_with, self.waiting = [], 0
         return True
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:

@@ -72,7 +72,7 @@ class Table:
         self._refuse_nonsense()
         self.memory = memory or Memory()
         self.rows = rows or Rows(self.signature.rows, self._rows_of(size + overflow), self.memory, compressed)
-        self.lock = self.rows.lock
+        self.lock = self.rows.lock  # tables that share rows are changed by one at a time
         self.draws, self.stopped, self.copied = 0, False, True
         capacity = self.capacity = size + overflow
         own = {name: np.asarray(leaf) for name, leaf in self.signature.flatten(self.signature.own).items()}
@@ -183,7 +183,7 @@ class Table:
             items = Items(np.zeros((count, self.signature.length), np.int32), items)
         count = len(items.rows)
         with self.lock:
-            if not self._wait(lambda: self.can_insert(count), timeout):
+            if not self.can_insert(count) and not self._wait(lambda: self.can_insert(count), timeout):
                 return False
             places = np.empty(count, np.int32)
             given = None if priority is None else np.ascontiguousarray(priority, np.float32)
@@ -197,7 +197,7 @@ class Table:
     def sample(self, count: int, importance: float = 0.0, timeout: float | None = 0.0) -> Sample | None:
         """Draw `count` items; None if the limiter says wait."""
         with self.lock:
-            if not self._wait(lambda: self.can_sample(count), timeout):
+            if not self.can_sample(count) and not self._wait(lambda: self.can_sample(count), timeout):
                 return None
             places, times = np.empty(count, np.int32), np.empty(count, np.int32)
             keys, versions, probability = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count)
@@ -241,10 +241,11 @@ class Table:
             while (slots := self.rows.take(count, writer)) is None:
                 if not len(self) or self.max_times_sampled:  # what is to be drawn once may not be lost
                     raise UserError(
-                        f"The writers hold all {self.rows.count:,} rows of the table: make it larger than one unroll "
-                        "of all environments."
+                        f"All {self.rows.count - 1:,} rows are in use, by writers or by tables that share them, and "
+                        f"{count:,} more are needed: give the table more rows."
                     )
                 self._remove(1)
+                self.lock.notify_all()
         return slots
 
     def stop(self) -> None:
@@ -259,8 +260,6 @@ class Table:
         self.limiter.deletes += live - len(self)
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        if ready():
-            return True
         end = None if timeout is None else time.monotonic() + timeout
         while timeout != 0.0:
             if self.stopped:
@@ -283,7 +282,7 @@ class Table:
 
     def state(self) -> dict:
         """A copy of everything, made while nobody can change it; writing it to disk is somebody else's time. A table
-        that leaves no room for a copy gives itself: then `copied` is False, and it must be written before it changes."""
+        that leaves no room for a copy gives itself: `copied` is then False, and it must be written first."""
         with self.lock:
             copied = self.copied = self.bytes < available() / 2
             limits = {name: getattr(self.limiter, name) for name in ("inserts", "deletes", "samples")}
