@@ -6,11 +6,11 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test lint learn bench clean
 
-$(READY): pyproject.toml constraints.txt
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard cavalcade/table/*.c cavalcade/table/*.h)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,jax,numpy,atari,record,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,jax,numpy,atari,compression,record,dev]'
 	@touch $@
 
 demo: $(READY)
@@ -32,6 +32,7 @@ learn: $(READY)
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
+	$(BIN)/python benchmarks/table.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

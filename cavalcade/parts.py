@@ -20,7 +20,7 @@ from cavalcade.model import Model
 from cavalcade.networks import Network
 from cavalcade.policy import Policy
 from cavalcade.specs import EnvSpec
-from cavalcade.table import Limiter, Rows, Signature, Table
+from cavalcade.table import Limiter, Rows, Signature, Table, prioritised
 from cavalcade.table.memory import Memory, require
 from cavalcade.tree import take
 
@@ -80,27 +80,43 @@ class Parts:
         """The table in lock step with acting: as little slack as its batches allow."""
         experience, store = self.experience, self.experience.store
         if not isinstance(store, Replay):
-            size = max(experience.batch, self.envs * self.actors)
-            return Table.queue(self.signature, size, **self._storage(size))
+            return Table.queue(self.signature, self.table_size, **self._storage())
         at_once = self.envs * (experience.item.n if isinstance(experience.item, NStep) else 1)
         slack = max(experience.batch, store.samples_per_insert * at_once, 1.0)
         limiter = Limiter.ratio(store.samples_per_insert, store.start, slack)
-        return Table.prioritised(
-            self.signature, store.size, limiter, store.exponent, self.seed, **self._storage(store.size)
-        )
+        sampler = prioritised(store.exponent) if store.exponent else "uniform"
+        return Table(self.signature, store.size, sampler, limiter=limiter, seed=self.seed, **self._storage())
+
+    @property
+    def table_size(self) -> int:
+        store = self.experience.store
+        return store.size if isinstance(store, Replay) else max(self.experience.batch, self.envs * self.actors)
 
     @property
     def signature(self) -> Signature:
         carry = take(self.model.carry(1), 0) if self.model.memory else {}
         return adders.signature(self.experience.item, self.spec, carry, self.algorithm.extras(self.spec))
 
-    def _storage(self, size: int) -> dict[str, Any]:
-        """Where `size` items and their rows will lie; refused if it does not fit."""
-        signature, replayed = self.signature, isinstance(self.experience.store, Replay)
-        rows = adders.rows_needed(self.experience.item, signature.rows, size, not replayed, self.envs * self.actors)
-        kind = "file" if self.storage == "file" and replayed else "memory"
-        compressed = self.storage == "compressed" and replayed
-        if not compressed:  # how much smaller frames become is not known before they are seen
-            require(rows * signature.rows.bytes + size * signature.item_bytes, size, kind)
-        memory = Memory(kind)
-        return {"rows": Rows(signature.rows, rows, memory, compressed), "memory": memory, "compressed": compressed}
+    @property
+    def storage_kind(self) -> str:
+        """What is drawn once is small and lies in memory."""
+        return self.storage if isinstance(self.experience.store, Replay) else "memory"
+
+    def _rows(self) -> int:
+        drawn_once = not isinstance(self.experience.store, Replay)
+        environments = self.envs * self.actors
+        return adders.rows_needed(self.experience.item, self.signature.rows, self.table_size, drawn_once, environments)
+
+    def require_memory(self) -> None:
+        """Refuse a table that does not fit. How much smaller compressed frames become is not known beforehand."""
+        if self.storage_kind != "compressed":
+            needed = self._rows() * self.signature.rows.bytes + self.table_size * self.signature.item_bytes
+            require(needed, self.table_size, self.storage_kind)
+
+    def _storage(self) -> dict[str, Any]:
+        """Where the items and their rows lie."""
+        self.require_memory()
+        compressed = self.storage_kind == "compressed"
+        memory = Memory("file" if self.storage_kind == "file" else "memory")
+        rows = Rows(self.signature.rows, self._rows(), memory, compressed)
+        return {"rows": rows, "memory": memory, "compressed": compressed}

@@ -92,6 +92,19 @@ def test_heaps_give_the_lowest_or_highest_and_of_equal_ones_the_oldest():
         assert numbers_of(table.sample(5)) == expected
 
 
+@pytest.mark.parametrize("kind, sign", [("min_heap", 1), ("max_heap", -1)])
+def test_heaps_follow_priorities_that_change(kind, sign):
+    chance = np.random.default_rng(0)
+    table = Table(BLANK, 200, kind, max_times_sampled=1)
+    table.insert(items(*range(200)), priority=chance.integers(0, 50, 200))
+    for _ in range(20):
+        some = chance.permutation(200)[:10]
+        table.update_priorities(table.key[some], chance.integers(0, 50, 10))
+        table.check()
+    expected = sorted(range(200), key=lambda number: sign * table.priority[number])  # the order of equal ones stays
+    assert numbers_of(table.sample(200)) == expected
+
+
 # --- replay -------------------------------------------------------------------------------------------------------
 
 
