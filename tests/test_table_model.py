@@ -62,14 +62,16 @@ class AgainstAList(RuleBasedStateMachine):
         overflow=st.sampled_from([0, 0, 3]),
         trim_every=st.sampled_from([0, 1, 3]),
         most=st.sampled_from([0, 1, 3]),
+        first=st.lists(st.sampled_from(PRIORITIES), min_size=5, max_size=5),
     )
-    def begin(self, size, overflow, trim_every, most):
+    def begin(self, size, overflow, trim_every, most, first):
         self.size, self.capacity, self.trim_every, self.most = size, size + overflow, trim_every, most
         self.more = {"max_times_sampled": most, "overflow": overflow, "trim_every": trim_every}
         self.table = Table(BLANK, size, self.sampler, self.remover, seed=size, **self.more)
         self.held: list[dict] = []  # oldest first
         self.keys: list[int] = []  # of all items there ever were
         self.inserts, self.deletes, self.samples, self.draws, self.peak = 0, 0, 0, 0, 1.0
+        self.insert(first, 0, 1)
 
     # --- what the list does ---------------------------------------------------------------------------------------
 
@@ -178,7 +180,7 @@ class AgainstAList(RuleBasedStateMachine):
         known = [*live, *[key for key in self.keys[-12:] if key not in live][-2:], -1, 2**62]
         return [known[i % len(known)] for i in which]
 
-    @rule(changes=st.lists(st.tuples(st.integers(0, 30), st.sampled_from(PRIORITIES)), max_size=6))
+    @rule(changes=st.lists(st.tuples(st.integers(0, 30), st.sampled_from(PRIORITIES)), min_size=1, max_size=6))
     def update_priorities(self, changes):
         keys = self.some_keys(which for which, _ in changes)
         found = 0
@@ -191,7 +193,7 @@ class AgainstAList(RuleBasedStateMachine):
         given = np.array([priority for _, priority in changes])
         assert self.table.update_priorities(np.array(keys, np.int64), given) == found
 
-    @rule(which=st.lists(st.integers(0, 30), max_size=4))
+    @rule(which=st.lists(st.integers(0, 30), min_size=1, max_size=3))
     def delete(self, which):
         keys = self.some_keys(which)
         gone = [item for item in self.held if item["key"] in keys]
@@ -241,5 +243,5 @@ class AgainstAList(RuleBasedStateMachine):
 def test_any_sequence_of_operations_leaves_the_table_equal_to_a_list(sampler, remover):
     run_state_machine_as_test(
         lambda: AgainstAList(CHOICES[sampler], CHOICES[remover]),
-        settings=settings(max_examples=10, stateful_step_count=25, deadline=None),
+        settings=settings(max_examples=8, stateful_step_count=30, deadline=None),
     )

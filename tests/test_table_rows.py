@@ -168,7 +168,7 @@ def test_where_rows_run_out_before_items_do_the_oldest_items_go():
 def test_writers_that_hold_all_rows_are_told_so():
     table = transitions(Rows(PLAIN, 3))
     table.take_rows(3)
-    with pytest.raises(UserError, match="writers hold all"):
+    with pytest.raises(UserError, match="rows are in use"):
         table.take_rows(1)
 
 
@@ -193,6 +193,14 @@ def test_a_stack_keeps_its_older_frames_and_no_older_ones():
     check(table)
     table.delete(table.key)
     assert rows.vacant == 20
+
+
+def test_a_row_that_is_taken_again_has_no_older_frame_of_its_last_life():
+    rows = Rows(STACKED, 3)
+    writer = Writer(rows).step(3)
+    writer.release(1, 2, 3)
+    assert sorted(rows.take(3).tolist()) == sorted(writer.slots[1:])
+    assert not rows.previous.any()
 
 
 @pytest.mark.parametrize("adjacent", [True, False])

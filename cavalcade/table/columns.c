@@ -7,7 +7,7 @@
 #include <emmintrin.h>
 #endif
 
-#define MOST_FIELDS 32
+#define MOST_FIELDS 256
 #define LARGE_COPY (1 << 18) /* bytes from which other threads may run meanwhile */
 #define STREAMED (4 << 20)   /* bytes from which what is written will not be in the cache anyway when it is read */
 

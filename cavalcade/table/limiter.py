@@ -21,12 +21,12 @@ class Limiter:
     samples: int = field(default=0, init=False)
 
     def __post_init__(self) -> None:
-        if self.samples_per_insert <= 0 or self.min_size < 1:
+        if not self.samples_per_insert > 0 or not self.min_size >= 1:  # so asked, NaN is refused too
             raise UserError("A limiter needs samples_per_insert above 0 and min_size of at least 1.")
         # a queue counts whole items, so its window may be as narrow as one
         whole = self.samples_per_insert == 1 and self.min_diff % 1 == 0 and self.max_diff % 1 == 0
         needed = 1.0 if whole else 2 * max(1.0, self.samples_per_insert)
-        if self.max_diff - self.min_diff < needed:
+        if not self.max_diff - self.min_diff >= needed:
             raise UserError(
                 f"The limiter's window of {self.max_diff - self.min_diff:g} must deadlock: with "
                 f"{self.samples_per_insert:g} samples per insert it has to be at least {needed:g} wide."

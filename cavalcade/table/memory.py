@@ -24,6 +24,8 @@ class Memory:
     """Hands out zeroed byte arrays of one kind and remembers what it handed out."""
 
     def __init__(self, kind: str = "memory", folder: str | Path | None = None):
+        if kind not in KINDS:
+            raise UserError(f"There is no memory of the kind '{kind}'; choose one of {', '.join(KINDS)}.")
         self.kind, self.folder, self.bytes = kind, folder, 0
         self.segments: list[shared_memory.SharedMemory] = []
 

@@ -163,6 +163,13 @@ static PyObject *insert(PyObject *self, PyObject *args) {
         PyErr_SetString(PyExc_ValueError, "slots, priorities and places do not belong together");
         goto end;
     }
+    for (int64_t i = 0; i < count * o->table.width; i++) {
+        int32_t slot = ((const int32_t *)slots.buf)[i];
+        if (slot < 0 || slot >= o->table.rows->rows || (slot && !o->table.rows->refs[slot])) {
+            PyErr_Format(PyExc_ValueError, "row %d does not exist, or nobody holds it", (int)slot);
+            goto end;
+        }
+    }
     if (priority.buf && bad_priority(priority.buf, count)) goto end;
     answer =
         PyLong_FromLongLong(table_insert(&o->table, count, slots.buf, priority.buf, version, places.buf));

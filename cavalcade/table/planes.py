@@ -138,9 +138,20 @@ class Planes:
         small = {name: leaf for name, leaf in leaves.items() if leaf.nbytes < LARGE}
         self.count, self.names = count, tuple(leaves)
         self.planes: list[Plane | CompressedPlane] = [Plane(small, count, memory, header)] if small or header else []
-        for name in leaves.keys() - small.keys():
-            kind: Any = CompressedPlane if compressed and leaves[name].dtype == np.uint8 else Plane
-            self.planes.append(kind({name: leaves[name]}, count, memory))
+        self.shapes = {name: leaf.shape for name, leaf in leaves.items()}
+        for name, leaf in leaves.items():  # in one order: another process attaches to the same memory
+            if name not in small:
+                kind: Any = CompressedPlane if compressed and leaf.dtype == np.uint8 else Plane
+                self.planes.append(kind({name: leaf}, count, memory))
+
+    def verify(self, columns: dict[str, Any], count: int) -> None:
+        """Raise ValueError unless there is a column [count, ...] of the right shape for each leaf."""
+        if columns.keys() != self.shapes.keys():
+            raise ValueError(f"items have the leaves {sorted(self.shapes)}, but {sorted(columns)} were given")
+        for name, shape in self.shapes.items():
+            if np.shape(columns[name]) != (count, *shape):
+                wanted, given = (count, *shape), np.shape(columns[name])
+                raise ValueError(f"the leaf '{name}' of {count} items has the shape {wanted}, but {given} was given")
 
     def write(self, index: np.ndarray, columns: dict[str, Any]) -> None:
         """Record index[i] takes row i of each column; leaves that are not given stay as they are."""

@@ -22,6 +22,7 @@ class Signature:
     own: Tree  # zeros of what belongs to the item alone
     rows: RowSpec = field(default_factory=lambda: RowSpec(np.zeros((), np.uint8)))
     length: int = 0  # rows of an item, at most
+    is_transition: bool = False
     adjacent: bool = False  # of a transition: the second row directly follows the first
 
     @classmethod
@@ -32,7 +33,7 @@ class Signature:
     @classmethod
     def transition(cls, rows: RowSpec, own: Tree, adjacent: bool = False) -> "Signature":
         """Two rows: the sample has the observation of the first as `obs`, of the second as `next_obs`."""
-        return cls(own, rows, 2, adjacent)
+        return cls(own, rows, 2, True, adjacent)
 
     @classmethod
     def sequence(cls, rows: RowSpec, own: Tree, length: int) -> "Signature":
@@ -56,10 +57,6 @@ class Signature:
         """Of one item without its rows, with its bookkeeping."""
         own = sum(np.asarray(leaf).nbytes for leaf in self.flatten(self.own).values())
         return own + 48 + 4 * self.length
-
-    @property
-    def is_transition(self) -> bool:
-        return self.length == 2 and not self.rows.done
 
     def build(self, rows: Rows, slots: np.ndarray, own: dict) -> Tree:
         """Samples [B, ...] of the items with these rows [B, length]."""

@@ -185,10 +185,12 @@ class Table:
         with self.lock:
             if not self.can_insert(count) and not self._wait(lambda: self.can_insert(count), timeout):
                 return False
+            own = self.signature.flatten(items.own)
+            self.own.verify(own, count)
             places = np.empty(count, np.int32)
             given = None if priority is None else np.ascontiguousarray(priority, np.float32)
             removed = _core.insert(self.core, np.ascontiguousarray(items.rows, np.int32), given, version, places)
-            self.own.write(places, self.signature.flatten(items.own))
+            self.own.write(places, own)
             self.limiter.inserts += count
             self.limiter.deletes += removed
             self.lock.notify_all()
@@ -302,13 +304,16 @@ class Table:
 
     def restore(self, state: dict) -> None:
         with self.lock:
-            for name in KEPT:
-                array = getattr(self, name)
-                if array.shape != state[name].shape:
-                    raise UserError(f"The saved table holds {len(state['free'])} items, but this one {self.capacity}.")
-                array[:] = state[name]
-            for name, array in self._chosen():
-                array[:] = state["selectors"][name]
+            chosen = self._chosen()
+            saved = {**{name: state[name] for name in KEPT}, **state["selectors"]}
+            mine = {**{name: getattr(self, name) for name in KEPT}, **dict(chosen)}
+            if any(name not in saved or saved[name].shape != array.shape for name, array in mine.items()):
+                raise UserError(
+                    f"The saved table is another one: it holds {len(state['free']):,} items, not {self.capacity:,}."
+                )
+            self.key[:] = -1  # what was here before
+            for name, array in mine.items():
+                array[:] = saved[name]
             self.own.restore(state["own"])
             self.rows.restore(state["rows"])
             for name, value in state["limiter"].items():
