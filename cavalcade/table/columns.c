@@ -5,10 +5,14 @@
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
+#define FENCE() _mm_sfence() /* what was streamed is there before anybody is told so */
+#else
+#define FENCE() ((void)0)
 #endif
 
 #define MOST_FIELDS 256
 #define LARGE_COPY (1 << 18) /* bytes from which other threads may run meanwhile */
+#define PAGE 4096            /* bytes of a leaf that is written once and read much later */
 #define STREAMED (4 << 20)   /* bytes from which what is written will not be in the cache anyway when it is read */
 
 /* Constant sizes become single instructions; memcpy of an unknown size is a call. */
@@ -104,9 +108,7 @@ static void gather_records(const Copy *c) {
         for (int64_t i = 0; i < c->count; i++)
             copy_streamed((char *)c->column[0].buf + i * c->size[0],
                           base + (int64_t)index[i * c->step] * c->stride + c->offset[0], c->size[0]);
-#if defined(__SSE2__)
-        _mm_sfence(); /* before anybody is told that it is there */
-#endif
+        FENCE();
         return;
     }
     for (int64_t i = 0; i < c->count; i++) {
@@ -135,9 +137,13 @@ PyObject *scatter(PyObject *self, PyObject *args) {
     const int32_t *index = (const int32_t *)c.index.buf + c.start;
     for (int64_t i = 0; i < c.count; i++) {
         char *record = (char *)c.base.buf + (int64_t)index[i * c.step] * c.stride;
-        for (int f = 0; f < c.fields; f++)
-            copy(record + c.offset[f], (const char *)c.column[f].buf + i * c.row[f], c.size[f]);
+        for (int f = 0; f < c.fields; f++) {
+            const char *from = (const char *)c.column[f].buf + i * c.row[f];
+            if (c.size[f] >= PAGE) copy_streamed(record + c.offset[f], from, c.size[f]);
+            else copy(record + c.offset[f], from, c.size[f]);
+        }
     }
+    FENCE();
     copy_close(&c);
     Py_RETURN_NONE;
 }

@@ -82,7 +82,10 @@ class Plane:
     def write(self, index: np.ndarray, columns: dict[str, Any]) -> None:
         """Record index[i] takes row i of each column; `index` is int32."""
         layout, shapes = self._plan(tuple(columns))
-        arrays = [_rows(columns[name], dtype, shape) for name, shape, dtype in shapes]
+        if len(self.leaves) == 1:
+            arrays = [_rows(columns[name], dtype, shape) for name, shape, dtype in shapes]
+        else:
+            arrays = [np.ascontiguousarray(columns[name], dtype) for name, _, dtype in shapes]
         _core.scatter(self.records, self.stride, index, 0, 1, layout, arrays)
 
     def read(self, index: np.ndarray, count: int, names: tuple[str, ...], start: int, step: int) -> dict:
@@ -149,9 +152,10 @@ class Planes:
         if columns.keys() != self.shapes.keys():
             raise ValueError(f"items have the leaves {sorted(self.shapes)}, but {sorted(columns)} were given")
         for name, shape in self.shapes.items():
-            if np.shape(columns[name]) != (count, *shape):
-                wanted, given = (count, *shape), np.shape(columns[name])
-                raise ValueError(f"the leaf '{name}' of {count} items has the shape {wanted}, but {given} was given")
+            column = columns[name]
+            given = column.shape if type(column) is np.ndarray else np.shape(column)
+            if given != (count, *shape):
+                raise ValueError(f"'{name}' of {count} items has the shape {(count, *shape)}, but {given} was given")
 
     def write(self, index: np.ndarray, columns: dict[str, Any]) -> None:
         """Record index[i] takes row i of each column; leaves that are not given stay as they are."""
