@@ -34,6 +34,7 @@ class Row:
 
 ROWS = [
     Row("dqn CartPole", "dqn CartPole-v1 --steps 100000", 475),
+    Row("dqn prioritised CartPole", "dqn CartPole-v1 --steps 100000 --priority-exponent 0.6", 475),
     Row("ppo CartPole", "ppo CartPole-v1 --steps 100000", 475),
     Row("ppo CartPole jax", "ppo CartPole-v1 --steps 100000 --backend jax", 475),
     Row("a2c CartPole", "a2c CartPole-v1 --steps 500000", 475),
