@@ -10,8 +10,8 @@ import time
 
 import numpy as np
 
+from cavalcade.memory import Memory
 from cavalcade.table import Items, Rows, RowSpec, Signature, Table
-from cavalcade.table.memory import Memory
 from cavalcade.table.port import Address, Port, Writer
 from cavalcade.table.rows import ORIGIN
 

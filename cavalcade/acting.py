@@ -18,37 +18,44 @@ class EnvLoop:
     """Worker: one step of all its environments at a time, into a table.
 
     It reserves room before it acts: an unroll starts only when the table can take it, and then with the newest
-    parameters. With a queue of one batch that is lock step, and on-policy algorithms are exact.
+    parameters. With a queue of one batch that is lock step, and on-policy algorithms are exact. Where an algorithm
+    bears it, items are gathered and sent many at a time, and newer parameters asked for every so many steps only.
     """
 
     def __init__(
         self,
         policy: Callable[[], Policy],
-        environments: Callable[[int], Environments],
+        environments: Callable[[int, int], Environments],
         experience: Experience,
         sink: Table,
         source: Any,
         seed: int,
         actor: int = 0,
         actors: int = 1,
+        incarnation: int = 0,
     ):
-        self.policy, self.environments = policy(), environments(actor)
+        """`incarnation`: how often this actor was built before, after failures."""
+        self.policy, self.environments = policy(), environments(actor, incarnation)
         self.sink, self.source, self.actor, self.actors = sink, source, actor, actors
-        self.rng = np.random.default_rng((seed, 2, actor))
+        self.rng = np.random.default_rng((seed, 2, actor, incarnation) if incarnation else (seed, 2, actor))
         model, count = self.policy.model, self.environments.count
         self.spec, self.count = model.spec, count
-        self.adder = adders.make(experience.item, sink, count, actor)
+        self.flush, self.pull_every = experience.flush, experience.pull_every
+        self.patience = experience.patience(count)
+        self.adder = adders.make(experience.item, sink, count, actor, self.patience)
         self.in_unrolls = isinstance(experience.item, Unroll)
         self.obs = self.environments.reset()
         self.first = np.ones(count, np.bool_)
         self.carry = model.carry(count)
-        self.outbox: Any = None
+        self.outbox: Items | None = None
+        self.outbox_version, self.outbox_age = 0, 0  # of the policy that made the oldest; steps since then
+        self.since_pull = 0  # steps of each environment
         self.steps = 0  # environment steps so far
         self.episodes: list[tuple[float, int]] = []
         self.watch = Stopwatch()
 
     def step(self) -> bool:
-        held = self.outbox is not None
+        held = self._due()
         if held and not self._send():
             return False
         starting = self.adder.steps == 0
@@ -56,32 +63,49 @@ class EnvLoop:
             return held  # what was held is delivered now, and that is a move
         self.watch.start()
         policy = self.policy
-        if starting and (newer := self.source.latest(policy.version)):
-            policy.load(newer[1], newer[2], newer[0])
+        if starting and self.since_pull >= self.pull_every:
+            self.since_pull = 0
+            if newer := self.source.latest(policy.version):
+                policy.load(newer[1], newer[2], newer[0])
+        self.since_pull += 1
         clock = Clock(self.steps * self.actors, self.actor, self.actors)
         noise = policy.algorithm.noise(self.spec, self.rng, self.count, clock)
         action, extras, carry = policy.act(self.obs, self.carry, self.first, noise)
         self.watch.lap("acting")
         step = self.environments.step(action)
         self.watch.lap("environment")
-        self.outbox = self.adder.add(self.obs, self.first, action, extras, self.carry, step)
+        self._gather(self.adder.add(self.obs, self.first, action, extras, self.carry, step))
         self.obs, self.first, self.carry = step.observation, step.first, carry
         self.steps += self.count
         if step.episodes:
             self.episodes.extend((episode.total, episode.length) for episode in step.episodes)
-        if self.outbox is not None:
+        if self._due():
             self._send()
         self.watch.lap("storing")
         return True
 
+    def _gather(self, items: Items | None) -> None:
+        if self.outbox is not None:
+            self.outbox_age += 1
+            self.outbox = self.outbox if items is None else _joined(self.outbox, items)
+        elif items is not None:
+            self.outbox, self.outbox_version, self.outbox_age = items, self.policy.version, 0
+
+    def _due(self) -> bool:
+        """There is something to send, and enough of it, or it has waited for as long as so much should take."""
+        if self.outbox is None:
+            return False
+        return len(self.outbox.rows) >= self.flush or self.outbox_age >= self.patience
+
     def _send(self) -> bool:
-        if not self.sink.insert(self.outbox, self.policy.version):
+        assert self.outbox is not None
+        if not self.sink.insert(self.outbox, self.outbox_version, self.outbox.priority):
             return False
         self.outbox = None
         return True
 
     def account(self) -> str:
-        waiting = "holds items the table will not take yet" if self.outbox is not None else "waits for room"
+        waiting = "holds items the table will not take yet" if self._due() else "waits for room"
         return f"{waiting}; {self.steps} environment steps done"
 
     def report(self) -> dict:
@@ -101,7 +125,10 @@ class EnvLoop:
             "obs": tree.map(np.copy, self.obs),
             "first": self.first.copy(),
             "carry": tree.map(np.copy, self.carry) if self.carry else {},
-            "outbox": {} if self.outbox is None else {"rows": self.outbox.rows, "own": self.outbox.own},
+            "outbox": {} if self.outbox is None else _kept(self.outbox),
+            "outbox_version": self.outbox_version,
+            "outbox_age": self.outbox_age,
+            "since_pull": self.since_pull,
             "steps": self.steps,
             "episodes": [list(episode) for episode in self.episodes],
             "policy": {"vector": self.policy.vector.copy(), "statistics": self.policy.statistics},
@@ -110,11 +137,12 @@ class EnvLoop:
 
     def restore(self, state: dict) -> str:
         self.rng.bit_generator.state = state["rng"]
-        self.steps = state["steps"]
+        self.steps, self.since_pull = state["steps"], state["since_pull"]
         self.episodes = [(total, length) for total, length in state["episodes"]]
         kept = state["policy"]
         self.policy.load(kept["vector"], tree.map(np.copy, kept["statistics"]), state["version"])
         self.outbox = Items(**state["outbox"]) if state["outbox"] else None
+        self.outbox_version, self.outbox_age = state["outbox_version"], state["outbox_age"]
         self.environments.restore(state["environments"])
         if self.environments.resume == "replayed":
             self.adder.restore(state["adder"])
@@ -129,3 +157,17 @@ class EnvLoop:
 
     def close(self) -> None:
         self.environments.close()
+
+
+def _joined(one: Items, other: Items) -> Items:
+    if one.priority is None or other.priority is None:
+        priority = None
+    else:
+        priority = np.concatenate([one.priority, other.priority])
+    own = tree.map(lambda *parts: np.concatenate(parts), one.own, other.own)
+    return Items(np.concatenate([one.rows, other.rows]), own, priority)
+
+
+def _kept(items: Items) -> dict:
+    """Only what there is: a checkpoint holds arrays."""
+    return {name: value for name, value in items._asdict().items() if value is not None}

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.experience import Episode, NStep, Unroll
+from cavalcade.experience import SMALLEST_PRIORITY, Episode, NStep, Unroll
 from cavalcade.specs import EnvSpec
 from cavalcade.stream import Stream
 from cavalcade.table import Items, RowSpec, Signature, Table
@@ -47,7 +47,9 @@ def signature(item: NStep | Unroll | Episode, spec: EnvSpec, carry: Tree, extras
     )
 
 
-def rows_needed(item: NStep | Unroll | Episode, rows: RowSpec, size: int, drawn_once: bool, environments: int) -> int:
+def rows_needed(
+    item: NStep | Unroll | Episode, rows: RowSpec, size: int, drawn_once: bool, environments: int, patience: int = 0
+) -> int:
     """How many rows a table of `size` items needs, with what all environments have under way.
 
     For the shortest episodes there can be, where that is cheap or losing an item would be wrong. Otherwise, with large
@@ -55,21 +57,26 @@ def rows_needed(item: NStep | Unroll | Episode, rows: RowSpec, size: int, drawn_
     suffice, the table holds a little less than its size.
     """
     if isinstance(item, NStep):
-        horizon, usual, most = item.n + 1, 1, 1 + rows.stack
+        horizon, usual, most = item.n + 1 + item.judged, 1, 1 + rows.stack
     else:
         horizon, most = item.length + 1, (item.length + 1) * rows.stack
         usual = getattr(item, "period", 0) or item.length
-    under_way = environments * (horizon + rows.stack + 2) * (1 + rows.stack)
+    under_way = environments * (horizon + patience + rows.stack + 2) * (1 + rows.stack)
     if drawn_once or most * rows.bytes <= CHEAP * usual:
         return size * most + under_way
     return size * usual * 33 // 32 + under_way
 
 
-def make(item: NStep | Unroll | Episode, sink: Table, count: int, writer: int = 0) -> Adder:
-    """The adder for a table with the item's signature."""
+def make(item: NStep | Unroll | Episode, sink: Table, count: int, writer: int = 0, patience: int = 0) -> Adder:
+    """The adder for a table with the item's signature. `patience`: for how many steps a finished item may wait before
+    it is inserted; so long its rows are held."""
     if isinstance(item, NStep):
-        return NStepAdder(item, sink, count, writer)
-    return (UnrollAdder if isinstance(item, Unroll) else EpisodeAdder)(item, sink, count, writer)  # type: ignore
+        kind: Any = JudgingAdder if item.judged else NStepAdder
+    else:
+        kind = UnrollAdder if isinstance(item, Unroll) else EpisodeAdder
+    adder = kind(item, sink, count, writer)
+    adder.stream.horizon += patience
+    return adder
 
 
 class NStepAdder:
@@ -94,7 +101,8 @@ class NStepAdder:
         self.clock += 1
         self.start[slot], self.action[slot] = start, action
         self.reward[slot], self.discount[slot], self.pending[slot] = 0.0, 1.0, step.valid
-        self.reward += self.discount * step.reward  # slots that are not pending hold rubbish and are never read
+        reward = np.clip(step.reward, -1.0, 1.0) if self.item.clip_rewards else step.reward
+        self.reward += self.discount * reward  # slots that are not pending hold rubbish and are never read
         self.discount *= np.float32(self.item.discount)
         self.discount[:, step.terminated] = 0.0
         ended = step.terminated | step.truncated
@@ -126,6 +134,55 @@ class NStepAdder:
         self.stream.restore(state["stream"])
         for name in ("start", "action", "reward", "discount", "pending"):
             getattr(self, name)[:] = state[name]
+
+
+class JudgingAdder(NStepAdder):
+    """N-step items with the priority |R_n + discount * max_a q(s', a) - q(s, a)| of Ape-X (Horgan 2018), all of it from
+    values that acting computed anyway. The last, max_a q(s', a), is known when s' is acted on: items wait for a step.
+    """
+
+    def __init__(self, item: NStep, sink: Table, count: int, writer: int = 0):
+        super().__init__(item, sink, count, writer)
+        self.stream.horizon += 1
+        self.taken = np.zeros((item.n, count), np.float32)  # q(s, a) of the items under way
+        self.best = np.zeros(count, np.float32)  # max_a q of the observation that was acted on last
+        self.cut = np.zeros(count, np.bool_)  # its episode was cut short by the last step
+        self.waiting: dict[str, np.ndarray] = {}  # rows, own leaves, environment and q(s, a) of finished items
+
+    def add(
+        self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
+    ) -> Items | None:
+        ready = self._judge(extras["q_best"]) if self.waiting else None
+        self.taken[self.clock % self.item.n] = extras["q_taken"]
+        self.waiting = {}
+        super().add(obs, first, action, extras, carry, step)
+        self.best, self.cut = extras["q_best"], step.truncated
+        return ready
+
+    def _items(self, which: Any, end: np.ndarray) -> Items:
+        items = super()._items(which, end)
+        environment = which[1] if isinstance(which, tuple) else self.stream.everyone
+        self.waiting = {"rows": items.rows, "environment": environment, "taken": self.taken[which].copy(), **items.own}
+        return items
+
+    def _judge(self, best: np.ndarray) -> Items:
+        """Nobody acts on the final observation of an episode that was cut short: the value of the one before it stands
+        in. At a true end the discount is 0, and no value is needed."""
+        kept = self.waiting
+        value = np.where(self.cut, self.best, best)[kept["environment"]]
+        error = kept["reward"] + kept["discount"] * value - kept["taken"]
+        own = {name: kept[name] for name in ("action", "reward", "discount")}
+        return Items(kept["rows"], own, np.abs(error) + SMALLEST_PRIORITY)
+
+    def state(self) -> dict:
+        values = {"taken": self.taken.copy(), "best": np.copy(self.best), "cut": np.copy(self.cut)}
+        return {**super().state(), **values, "waiting": dict(self.waiting)}
+
+    def restore(self, state: dict) -> None:
+        super().restore(state)
+        self.taken[:] = state["taken"]
+        self.best, self.cut = np.copy(state["best"]), np.copy(state["cut"])
+        self.waiting = {name: np.copy(values) for name, values in state["waiting"].items()}
 
 
 def _done(item: Unroll | Episode, action: np.ndarray, extras: Tree, step: Any) -> dict:

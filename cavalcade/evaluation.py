@@ -65,7 +65,9 @@ class Evaluator:
         every: float,
         episodes: int,
         seed: int,
+        incarnation: int = 0,
     ):
+        """`incarnation`: how often it was built before; the episodes it judges by stay the same."""
         self.policy, self.learner, self.actors = policy(), learner, actors
         self.environment, self.options, self.every = environment, options, every
         self.episodes, self.seed = episodes, seed
@@ -86,6 +88,10 @@ class Evaluator:
         self.result = {"step": steps, "mean": float(np.mean(returns)), "median": float(np.median(returns))}
         self.watch.lap("evaluating")
         return True
+
+    def judged(self) -> tuple[int, np.ndarray, dict]:
+        """Version, parameters and statistics of the last policy that was judged."""
+        return self.policy.version, self.policy.vector, self.policy.statistics
 
     def report(self) -> dict:
         result, self.result = self.result, None

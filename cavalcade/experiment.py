@@ -9,6 +9,7 @@ import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -17,21 +18,25 @@ from cavalcade import backends, envs, systems
 from cavalcade.algorithm import Algorithm
 from cavalcade.algorithms.a2c import A2C
 from cavalcade.algorithms.dqn import DQN
+from cavalcade.algorithms.impala import Impala
 from cavalcade.algorithms.ppo import PPO
+from cavalcade.architectures.apex import apex
+from cavalcade.architectures.impala import impala
 from cavalcade.architectures.sync import sync
 from cavalcade.errors import UserError, nearest, require_at_least
 from cavalcade.evaluation import Evaluator
 from cavalcade.model import Model
 from cavalcade.networks import Network, is_image
 from cavalcade.parts import Parts
-from cavalcade.program import Handle, Program
+from cavalcade.program import Handle, Placement, Program
 from cavalcade.runtimes.inprocess import InProcess
+from cavalcade.runtimes.processes import Processes
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import leaves
 
-ALGORITHMS: dict[str, type] = {"dqn": DQN, "a2c": A2C, "ppo": PPO}
-ARCHITECTURES: dict[str, Callable[[Parts], Program]] = {"sync": sync}
-RUNTIMES = {"inprocess": InProcess}
+ALGORITHMS: dict[str, type] = {"dqn": DQN, "a2c": A2C, "ppo": PPO, "impala": Impala}
+ARCHITECTURES: dict[str, Callable[[Parts], Program]] = {"sync": sync, "apex": apex, "impala": impala}
+RUNTIMES: dict[str, Callable] = {"inprocess": InProcess, "process": Processes}
 
 
 @dataclass(frozen=True)
@@ -41,7 +46,7 @@ class Settings:
     steps: int = 100_000  # environment steps of the whole run
     seed: int = 0
     backend: str = "torch"  # torch, jax, numpy
-    runtime: str = "inprocess"
+    runtime: str = "inprocess"  # or process: one for each actor, one for table and learner, one for evaluation
     actors: int = 1
     envs: int = 8  # environments of each actor
     target: float | None = None  # stop when an evaluation reaches this mean return
@@ -136,6 +141,7 @@ class Experiment:
             self.options,
             self.network,
             s.storage,
+            s.runtime == "process",
         )
         if s.threads == 0:
             parts = dataclasses.replace(parts, threads=1 if parts.model.small else max(1, (os.cpu_count() or 1) - 1))
@@ -162,11 +168,13 @@ class Experiment:
                 s.steps / s.evaluations,
                 s.evaluation_episodes,
                 s.seed,
+                placement=Placement(restart="alone"),
             )
         return program
 
-    def launch(self) -> InProcess:
-        return RUNTIMES[self.settings.runtime](self.program())
+    def launch(self, restore: tuple[Path, int, dict] | None = None) -> Any:
+        """The program on the chosen runtime, begun anew or from a checkpoint (folder, step, state)."""
+        return RUNTIMES[self.settings.runtime](self.program(), restore=restore)
 
     def config(self) -> dict:
         """All that is needed to run it again."""

@@ -15,8 +15,8 @@ from cavalcade.backends import Backend
 from cavalcade.errors import UserError
 from cavalcade.model import Model
 from cavalcade.optimiser import Optimiser
+from cavalcade.params import ParamsBroadcast
 from cavalcade.stopwatch import Stopwatch
-from cavalcade.table import Table
 from cavalcade.tree import Layout, Tree
 
 PRIORITY = "priority"  # key of the new priorities of the samples among the metrics of a loss
@@ -180,21 +180,34 @@ class Learner:
 class LearnerLoop:
     """Worker: draws from the table when it may, updates, and publishes the parameters under a new version."""
 
-    def __init__(self, learner: Any, source: Table, batch: int, importance: float | None = None):
-        """`importance`: exponent of the weights that correct for prioritised draws; None where draws are uniform."""
+    def __init__(self, learner: Any, source: Any, batch: int, importance: float | None = None, max_lag: int = 0):
+        """`source`: a table, or several drawn from as one. `importance`: exponent of the weights that correct for
+        prioritised draws; None where draws are uniform. `max_lag`: unrolls made more updates ago count for nothing; 0
+        bears any lag."""
         self.learner, self.source, self.batch, self.importance = learner(), source, batch, importance
+        self.max_lag = max_lag
         self.watch = Stopwatch()
         self.sums: dict[str, float] = {}
-        self.draws, self.lag = 0, 0.0
+        self.draws, self.lag, self.dropped = 0, 0.0, 0
+        self.broadcast: ParamsBroadcast | None = None
         self._publish()
 
     def _publish(self) -> None:
         self.version = self.learner.updates
         self.published = self.learner.params()
+        if self.broadcast is not None:
+            self.broadcast.publish_params(self.version, *self.published)
 
     def latest(self, known: int) -> tuple[int, np.ndarray, Tree] | None:
         """Parameters newer than version `known`, if there are any."""
         return None if known == self.version else (self.version, *self.published)
+
+    def share(self, consumer: str) -> ParamsBroadcast:
+        """For nodes in other processes: the parameters, one broadcast for all of them."""
+        if self.broadcast is None:
+            self.broadcast = ParamsBroadcast(*self.published)
+            self.broadcast.publish_params(self.version, *self.published)
+        return self.broadcast
 
     def step(self) -> bool:
         self.watch.start()
@@ -202,6 +215,8 @@ class LearnerLoop:
         if sample is None:
             return False
         items = sample.items if self.importance is None else {**sample.items, "weight": sample.weight}
+        if self.max_lag:
+            items = self._without_stale(items, self.version - sample.version > self.max_lag)
         self.watch.lap("storing")
         metrics = self.learner.update(items)
         if self.importance is not None and self.learner.priorities is not None:
@@ -214,6 +229,11 @@ class LearnerLoop:
         self.watch.lap("learning")
         return True
 
+    def _without_stale(self, items: dict, stale: np.ndarray) -> dict:
+        """Steps that are not valid reach neither gradients nor statistics, and the shapes stay what they were."""
+        self.dropped += int(np.count_nonzero(stale))
+        return {**items, "valid": items["valid"] * ~stale[:, None]}
+
     def account(self) -> str:
         return f"waits for {self.batch} items; {self.version} updates done"
 
@@ -223,13 +243,17 @@ class LearnerLoop:
         report = {"updates": self.version, "metrics": means, "seconds": self.watch.drain()}
         if self.draws:
             report["policy_lag"] = self.lag / draws
-        self.sums, self.draws, self.lag = {}, 0, 0.0
+            if self.max_lag:
+                means["dropped_stale"] = float(self.dropped)  # unrolls since the last report
+        self.sums, self.draws, self.lag, self.dropped = {}, 0, 0.0, 0
         return report
 
     def state(self) -> dict:
-        return {**self.learner.kept(), "sums": self.sums, "draws": self.draws, "lag": self.lag}
+        counted = {"sums": self.sums, "draws": self.draws, "lag": self.lag, "dropped": self.dropped}
+        return {**self.learner.kept(), **counted}
 
     def restore(self, state: dict) -> None:
         self.learner.put_back({"state": state["state"], "rng": state["rng"]})
         self.sums, self.draws, self.lag = state["sums"], state["draws"], state["lag"]
+        self.dropped = state["dropped"]
         self._publish()

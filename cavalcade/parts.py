@@ -5,23 +5,25 @@ and how they are wired; it never learns which algorithm or backend is inside.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
+from math import ceil, gcd
 from typing import Any
 
 import numpy as np
 
 from cavalcade import adders, backends, envs
 from cavalcade.algorithm import Algorithm
-from cavalcade.envs.vector import Environments
-from cavalcade.experience import Experience, NStep, Replay
+from cavalcade.envs.vector import Environments, stream_seed
+from cavalcade.errors import UserError
+from cavalcade.experience import Experience, NStep, Queue, Replay
 from cavalcade.learning import Learner
+from cavalcade.memory import Memory, require
 from cavalcade.model import Model
 from cavalcade.networks import Network
 from cavalcade.policy import Policy
 from cavalcade.specs import EnvSpec
 from cavalcade.table import Limiter, Rows, Signature, Table, prioritised
-from cavalcade.table.memory import Memory, require
 from cavalcade.tree import take
 
 
@@ -40,6 +42,11 @@ class Parts:
     options: dict = field(default_factory=dict)  # for the environment
     network: Callable[[EnvSpec], Network] | None = None  # a user's own torso
     storage: str = "memory"  # of replay: memory, file, compressed
+    between_processes: bool = False  # actors write into the table from processes of their own
+
+    def __getstate__(self) -> dict:
+        """What is worked out from the rest is worked out again elsewhere."""
+        return {field.name: getattr(self, field.name) for field in fields(self)}
 
     @cached_property
     def model(self) -> Model:
@@ -58,6 +65,12 @@ class Parts:
         return store.importance if isinstance(store, Replay) and store.exponent else None
 
     @property
+    def max_lag(self) -> int:
+        """For the learner: updates after which what is drawn counts for nothing; 0 bears any lag."""
+        store = self.experience.store
+        return store.max_lag if isinstance(store, Queue) else 0
+
+    @property
     def acts_in_numpy(self) -> bool:
         if self.model.backend:
             return False
@@ -68,8 +81,10 @@ class Parts:
         params = self.model.init(np.random.default_rng((self.seed, 0)))
         return Policy(self.algorithm, self.model, params, self.model.statistics(), backend)
 
-    def environments(self, actor: int) -> Environments:
-        return envs.make(self.environment, self.envs, self.seed, actor, **self.options)
+    def environments(self, actor: int, incarnation: int = 0) -> Environments:
+        """`incarnation`: how often this actor was built before; each time its episodes begin from other seeds."""
+        seed = self.seed if not incarnation else stream_seed(self.seed, incarnation)
+        return envs.make(self.environment, self.envs, seed, actor, **self.options)
 
     def learner(self) -> Learner:
         backend = backends.load(self.backend, self.threads)
@@ -77,20 +92,55 @@ class Parts:
         return Learner(self.algorithm, self.model, backend, self.algorithm.optimiser(updates), self.seed)
 
     def table(self) -> Table:
-        """The table in lock step with acting: as little slack as its batches allow."""
-        experience, store = self.experience, self.experience.store
+        """The table that the experience asks for. Where it asks for no slack there is as little as batches allow, and
+        acting and learning go in lock step."""
+        store = self.experience.store
         if not isinstance(store, Replay):
-            return Table.queue(self.signature, self.table_size, **self._storage())
-        at_once = self.envs * (experience.item.n if isinstance(experience.item, NStep) else 1)
-        slack = max(experience.batch, store.samples_per_insert * at_once, 1.0)
-        limiter = Limiter.ratio(store.samples_per_insert, store.start, slack)
+            return Table.queue(self.signature, self.queue_size, **self.allocate())
+        limiter = Limiter.ratio(store.samples_per_insert, store.start, self._slack(store))
         sampler = prioritised(store.exponent) if store.exponent else "uniform"
-        return Table(self.signature, store.size, sampler, limiter=limiter, seed=self.seed, **self._storage())
+        return Table(
+            self.signature,
+            store.size,
+            sampler,
+            limiter=limiter,
+            overflow=self.replay_size - store.size,
+            trim_every=store.trim_every,
+            seed=self.seed,
+            **self.allocate(),
+        )
 
     @property
-    def table_size(self) -> int:
+    def queue_size(self) -> int:
+        """Items that may wait to be drawn once: the batches asked for, and as long as less than a batch is there, room
+        for what an actor sends at once."""
+        batch, store = self.experience.batch, self.experience.store
+        if isinstance(store, Replay):
+            return 0
+        unit = 1 if store.replay_share else gcd(batch, self.envs)  # what waits is a multiple of it
+        return max(store.batches * batch, batch - unit + self.envs)
+
+    @property
+    def replay_size(self) -> int:
+        """Items that may be there to be drawn again, with what comes in between two removals."""
         store = self.experience.store
-        return store.size if isinstance(store, Replay) else max(self.experience.batch, self.envs * self.actors)
+        if not isinstance(store, Replay):
+            return store.replay_size if store.replay_share else 0
+        if not store.trim_every:
+            return store.size
+        drawn = store.trim_every * self.experience.batch + 2 * self._slack(store)
+        return store.size + ceil(drawn / store.samples_per_insert) + self.actors * self._at_once
+
+    @property
+    def _at_once(self) -> int:
+        """Items that an actor may send together."""
+        item = self.experience.item
+        return self.envs * (item.n if isinstance(item, NStep) else 1) + self.experience.flush - 1
+
+    def _slack(self, store: Replay) -> float:
+        """Draws by which learning may be ahead or behind: what is asked for, and at least what comes in one piece."""
+        ratio = store.samples_per_insert
+        return max(self.experience.batch, ratio * self._at_once, ratio * store.start * store.tolerance, 1.0)
 
     @property
     def signature(self) -> Signature:
@@ -100,23 +150,43 @@ class Parts:
     @property
     def storage_kind(self) -> str:
         """What is drawn once is small and lies in memory."""
-        return self.storage if isinstance(self.experience.store, Replay) else "memory"
+        return self.storage if self.replay_size else "memory"
 
     def _rows(self) -> int:
-        drawn_once = not isinstance(self.experience.store, Replay)
-        environments = self.envs * self.actors
-        return adders.rows_needed(self.experience.item, self.signature.rows, self.table_size, drawn_once, environments)
+        """Rows for the items of both kinds, with what the actors have under way."""
+        item, rows, environments = self.experience.item, self.signature.rows, self.envs * self.actors
+        patience = self.experience.patience(self.envs)
+        sizes = [(self.queue_size, True), (self.replay_size, False)]
+        needed = sum(adders.rows_needed(item, rows, size, once, environments, patience) for size, once in sizes if size)
+        return needed + (self.actors * self.writer_rows if self.between_processes else 0)
+
+    @property
+    def writer_rows(self) -> int:
+        """Rows that an actor in another process may have: what it has under way, once more for what is on its way to
+        the table or back, and some so that they come many at a time."""
+        patience = self.experience.patience(self.envs)
+        under_way = adders.rows_needed(self.experience.item, self.signature.rows, 0, True, self.envs, patience)
+        return 2 * under_way + 64
+
+    @property
+    def table_bytes(self) -> int:
+        items = self.queue_size + self.replay_size
+        return self._rows() * self.signature.rows.bytes + items * self.signature.item_bytes
 
     def require_memory(self) -> None:
-        """Refuse a table that does not fit. How much smaller compressed frames become is not known beforehand."""
+        """Refuse tables that do not fit. How much smaller compressed frames become is not known beforehand."""
+        if self.between_processes and self.storage_kind != "memory":
+            raise UserError(
+                f"--storage {self.storage} needs --runtime inprocess: other processes write to memory only."
+            )
         if self.storage_kind != "compressed":
-            needed = self._rows() * self.signature.rows.bytes + self.table_size * self.signature.item_bytes
-            require(needed, self.table_size, self.storage_kind)
+            kind = "shared" if self.between_processes else self.storage_kind
+            require(self.table_bytes, self.queue_size + self.replay_size, kind)
 
-    def _storage(self) -> dict[str, Any]:
-        """Where the items and their rows lie."""
+    def allocate(self) -> dict[str, Any]:
+        """Where the items and their rows lie, as tables want to be told."""
         self.require_memory()
         compressed = self.storage_kind == "compressed"
-        memory = Memory("file" if self.storage_kind == "file" else "memory")
+        memory = Memory("shared" if self.between_processes else self.storage_kind.replace("compressed", "memory"))
         rows = Rows(self.signature.rows, self._rows(), memory, compressed)
-        return {"rows": rows, "memory": memory, "compressed": compressed}
+        return {"rows": rows, "memory": memory, "compressed": compressed, "writer_rows": self.writer_rows}

@@ -3,12 +3,19 @@
 `program.add("learner", LearnerLoop, source=table)` returns a handle; a handle among another node's arguments is an
 edge. A node with `step() -> bool` is a worker: one unit of work that never blocks, and whether it moved. A node may
 also offer `account() -> str` (why it waits), `report() -> dict` (what it counted since the last time), `state()` and
-`restore(state)`.
+`restore(state)`, and `share(consumer)`: how a node in another process reaches it (see `runtimes/child.py`).
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from typing import Any
+
+from cavalcade.errors import UserError
+
+
+class ProgramFailed(RuntimeError):
+    """A node without which nothing goes on has failed; from the last checkpoint all can be tried again."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +26,23 @@ class Handle:
 
 
 @dataclass(frozen=True)
+class Placement:
+    """Where a node would like to be, and what happens when it fails."""
+
+    group: str = ""  # nodes of one group share a process; empty is a process of its own
+    cpus: float = 1.0
+    gpus: float = 0.0
+    resources: dict[str, float] = field(default_factory=dict)  # others, by the names the cluster gives them
+    restart: str = "program"  # "alone": it is built anew; "program": all goes on from the last checkpoint
+
+
+@dataclass(frozen=True)
 class Node:
     name: str
     make: Callable
     args: tuple
     kwargs: dict
+    placement: Placement = Placement()
 
     def edges(self) -> list[str]:
         found: list[str] = []
@@ -35,13 +54,68 @@ class Node:
 class Program:
     name: str
     nodes: dict[str, Node] = field(default_factory=dict)
+    _group: str = ""
 
-    def add(self, name: str, make: Callable, *args: Any, **kwargs: Any) -> Handle:
+    def add(self, name: str, make: Callable, *args: Any, placement: Placement | None = None, **kwargs: Any) -> Handle:
         """Add a node; actors are numbered (actor/0, actor/1, ...), and so is a second node of any name."""
         taken = [n for n in self.nodes if n.split("/")[0] == name]
         unique = f"{name}/{len(taken)}" if taken or name in ("actor",) else name
-        self.nodes[unique] = Node(unique, make, args, kwargs)
+        placed = placement or Placement()
+        placed = replace(placed, group=placed.group or self._group or unique)
+        self.nodes[unique] = Node(unique, make, args, kwargs, placed)
         return Handle(unique)
+
+    @contextmanager
+    def group(self, name: str) -> Iterator[None]:
+        """Nodes that are added inside share a process: their calls are plain calls."""
+        before, self._group = self._group, name
+        try:
+            yield
+        finally:
+            self._group = before
+
+    def groups(self) -> dict[str, list[Node]]:
+        """Nodes by process, each process after those it refers to."""
+        members: dict[str, list[Node]] = {}
+        for node in self.nodes.values():
+            members.setdefault(node.placement.group, []).append(node)
+        ordered: dict[str, list[Node]] = {}
+        while len(ordered) < len(members):
+            ready = [g for g in members if g not in ordered and self._needs(members, g) <= ordered.keys()]
+            if not ready:
+                raise UserError(f"The groups of the program '{self.name}' refer to each other in a circle.")
+            ordered |= {group: members[group] for group in ready}
+        return ordered
+
+    def _needs(self, members: dict[str, list[Node]], group: str) -> set[str]:
+        return {self.nodes[edge].placement.group for node in members[group] for edge in node.edges()} - {group}
+
+    def check(self) -> None:
+        """Refuse a program whose handles lead nowhere, or whose groups cannot be built in any order."""
+        for node in self.nodes.values():
+            for edge in node.edges():
+                if edge not in self.nodes:
+                    raise UserError(f"The node '{node.name}' refers to '{edge}', which the program does not have.")
+        self.groups()
+
+    def graph(self) -> str:
+        """The program as a Mermaid flow chart: boxes are processes, arrows are edges."""
+        lines = ["flowchart LR"]
+        for group, nodes in self.groups().items():
+            lines.append(f'  subgraph {_identifier(group)}["process {group}"]')
+            lines += [f'    {_identifier(node.name)}_["{node.name}<br/>{_class(node.make)}"]' for node in nodes]
+            lines.append("  end")
+        for node in self.nodes.values():
+            lines += [f"  {_identifier(node.name)}_ --> {_identifier(edge)}_" for edge in dict.fromkeys(node.edges())]
+        return "\n".join(lines)
+
+
+def _identifier(name: str) -> str:
+    return name.replace("/", "_").replace("-", "_")
+
+
+def _class(make: Callable) -> str:
+    return getattr(make, "__name__", type(make).__name__)
 
 
 def resolve(value: Any, objects: dict[str, Any]) -> Any:

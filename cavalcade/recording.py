@@ -6,6 +6,8 @@ written as NaN, which is not JSON. TensorBoard events are made from its protobuf
 """
 
 import json
+import os
+import socket
 import time
 import warnings
 from collections.abc import Callable
@@ -16,8 +18,6 @@ import numpy as np
 
 from cavalcade.errors import UserError
 from cavalcade.runs import Run, write_failure
-
-EVENTS_FLUSHED_EVERY = 10.0  # seconds
 
 
 class Recorder:
@@ -48,6 +48,15 @@ class Recorder:
                 line = line[self._file.write(line) :]
             path = self._events.folder
             self._events.add(row)
+        except OSError as error:
+            raise UserError(write_failure(path, error)) from error
+
+    def fault(self, fault: dict[str, Any]) -> None:
+        """Append to faults.jsonl: what failed and was started again."""
+        path = self._path.with_name("faults.jsonl")
+        try:
+            with open(path, "a") as file:
+                file.write(json.dumps(fault) + "\n")
         except OSError as error:
             raise UserError(write_failure(path, error)) from error
 
@@ -90,25 +99,31 @@ class _Events:
         try:
             from tensorboard.compat.proto.event_pb2 import Event, SessionLog
             from tensorboard.compat.proto.summary_pb2 import Summary
-            from tensorboard.summary.writer.event_file_writer import EventFileWriter
+            from tensorboard.summary.writer.record_writer import RecordWriter
         except ImportError:
             self._off = True
             self._notify("TensorBoard is not installed, so no events are written (pip install tensorboard).")
             return
         if self._writer is None:
-            self._writer = EventFileWriter(str(self.folder), flush_secs=EVENTS_FLUSHED_EVERY)
+            # TensorBoard's own writer has a thread, which would print a traceback of its own on a full disk
+            path = self.folder / f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
+            self._writer = RecordWriter(open(path, "wb", buffering=0))  # noqa: SIM115 (closed in `close`)
+            self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
             if self._resume_step is not None:
                 # TensorBoard hides what earlier files of this folder hold from this step on.
                 start = SessionLog(status=SessionLog.START)
-                self._writer.add_event(Event(wall_time=time.time(), step=self._resume_step + 1, session_log=start))
+                self._write(Event(wall_time=time.time(), step=self._resume_step + 1, session_log=start))
         for moment, row in self._waiting:
             values = [
                 Summary.Value(tag=key, simple_value=value)
                 for key, value in row.items()
                 if key != "step" and isinstance(value, int | float)
             ]
-            self._writer.add_event(Event(wall_time=moment, step=int(row["step"]), summary=Summary(value=values)))
+            self._write(Event(wall_time=moment, step=int(row["step"]), summary=Summary(value=values)))
         self._waiting.clear()
+
+    def _write(self, event: Any) -> None:
+        self._writer.write(event.SerializeToString())
 
 
 def _plain(name: str, value: Any) -> Any:

@@ -11,32 +11,28 @@ SHARE = 20  # a checkpoint that takes long to write is followed by this many tim
 
 
 class Saver:
-    def __init__(self, folder: Path, every: float):
-        """`every`: seconds from one checkpoint to the next, more where writing one takes long."""
-        self.folder, self.every = folder, every
-        self.began, self.took = time.perf_counter(), 0.0
+    def __init__(self, folder: Path):
+        self.folder = folder
         self.thread: threading.Thread | None = None
         self.error: BaseException | None = None
-
-    @property
-    def due(self) -> bool:
-        pause = max(self.every, SHARE * self.took if self.took > 1.0 else 0.0)
-        return time.perf_counter() - self.began > pause
 
     def save(self, state: dict, step: int) -> None:
         """Hand over a state whose arrays nobody changes any more; an error of the last one is raised here."""
         self.wait()
-        self.began = time.perf_counter()
         self.thread = threading.Thread(target=self._write, args=(_frozen(state), step), name="checkpoint")
         self.thread.start()
 
     def _write(self, state: dict, step: int) -> None:
-        begin = time.perf_counter()
         try:
             checkpoint.save(self.folder, state, step)
         except BaseException as error:  # raised again where somebody can act on it
             self.error = error
-        self.took = time.perf_counter() - begin
+
+    def finished(self) -> bool:
+        if self.thread is not None and self.thread.is_alive():
+            return False
+        self.wait()
+        return True
 
     def wait(self) -> None:
         """Until everything handed over is on disk."""
@@ -46,6 +42,24 @@ class Saver:
         if self.error is not None:
             error, self.error = self.error, None
             raise error
+
+
+class Pace:
+    """When the next checkpoint is due: every so many seconds, less often where writing one takes long."""
+
+    def __init__(self, every: float):
+        self.every, self.began, self.took = every, time.perf_counter(), 0.0
+        self.writing = False
+
+    def start(self) -> None:
+        self.began, self.writing = time.perf_counter(), True
+
+    def due(self, saved: bool) -> bool:
+        """`saved`: nothing is being written any more."""
+        now = time.perf_counter()
+        if self.writing and saved:
+            self.took, self.writing = now - self.began, False
+        return now - self.began > max(self.every, SHARE * self.took if self.took > 1.0 else 0.0)
 
 
 def _frozen(value: Any) -> Any:

@@ -40,6 +40,39 @@ _NATURE = {
     "clip_rewards": True,
 }
 
+# Horgan 2018, appendix C, in agent steps (four frames each). RMSProp is centred in the paper, here it is not.
+_APEX_PIXELS = {
+    "replay_size": 200_000,  # 2,000,000 in the paper, which take 15 GB
+    "replay_start": 50_000,
+    "batch": 512,
+    "update_every": 640,  # the paper's learner drew 9.7K transitions a second of the 12.5K that came
+    "updates_per_draw": 1,
+    "target_period": 2_500,
+    "pull_every": 100,  # 400 frames
+    "anneal": False,
+    "optimiser_name": "rmsprop",
+    "learning_rate": 2.5e-4 / 4,
+    "optimiser_epsilon": 1.5e-7,
+    "max_gradient_norm": 40.0,
+    "clip_rewards": True,
+}
+
+# Espeholt 2018, table G.1. There a lost life ends an episode: --option life_loss_info=true.
+_IMPALA_PIXELS = {
+    "unroll": 20,
+    "batch": 32,
+    "value_cost": 0.5,
+    "entropy_cost": 0.01,
+    "summed": True,
+    "optimiser_name": "rmsprop",
+    "learning_rate": 6e-4,
+    "optimiser_epsilon": 0.01,
+    "max_gradient_norm": 40.0,
+    "clip_rewards": True,
+    "normalise_rewards": False,
+    "convolution": "impala",
+}
+
 SYSTEMS = {
     "dqn": System(
         "dqn",
@@ -67,6 +100,29 @@ SYSTEMS = {
             "clip_rewards": True,
             "epochs": 3,
         },
+    ),
+    "apex-dqn": System(
+        "dqn",
+        "apex",
+        "Horgan et al. 2018, Distributed prioritized experience replay",
+        "double dueling n-step Q-learning; many actors, a ladder of epsilons, priorities from the actors",
+        settings={
+            "priority_exponent": 0.6,
+            "actor_priorities": True,
+            "trim_every": 100,
+            "tolerance": 0.1,
+            "flush": 50,
+            "pull_every": 25,
+            "epsilon_ladder": True,
+        },
+        pixels=_APEX_PIXELS,
+    ),
+    "impala": System(
+        "impala",
+        "impala",
+        "Espeholt et al. 2018, IMPALA: scalable distributed deep-RL with importance weighted actor-learners",
+        "actor-critic behind a queue of unrolls, corrected by V-trace; a share of replay with --replay-share",
+        pixels=_IMPALA_PIXELS,
     ),
 }
 

@@ -16,9 +16,12 @@ from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment, Settings
 from cavalcade.metrics import Metrics
 from cavalcade.plotting import draw_curve
+from cavalcade.program import ProgramFailed
 from cavalcade.recording import Recorder
 from cavalcade.runs import Run, default_path
-from cavalcade.saving import Saver
+from cavalcade.saving import Pace
+
+RELAUNCHES = 5  # of the whole program in one sitting, before its failure is taken for permanent
 
 
 def train(
@@ -68,38 +71,39 @@ class Session:
         s = experiment.settings
         self.experiment, self.run, self.settings = experiment, run, s
         self.metrics = Metrics()
-        self.saver = Saver(run.checkpoints, s.checkpoint_seconds)
+        self.pace = Pace(s.checkpoint_seconds)
         self.best: float | None = None
         self.finished = False
+        self.relaunches = 0
         parts = experiment.parts
         title = f"{experiment.system} on {experiment.spec.environment}"
         self.display = Display(title, s.steps, s.target, display)
-        self.runtime = experiment.launch()
-        self.actors = [node for name, node in self.runtime.objects.items() if name.startswith("actor")]
         self.policy = parts.policy()
-        restored = self._restore() if resume else None
-        self.recorder = Recorder(run, restored, self.display.note)
-        size = self.runtime.objects["table"].bytes
+        restore = self._last_checkpoint() if resume else None
+        self.runtime = experiment.launch(restore)
+        for remark in self.runtime.remarks:
+            self.display.note(f"step {restore[1] if restore else 0:,}: {remark}")
+        self.recorder = Recorder(run, self.metrics.step if resume else None, self.display.note)
         self.display.note(
             f"{self.policy.layout.size:,} parameters; learns in {s.backend}, acts in {self.policy.acts_in}; "
-            f"{s.actors} x {s.envs} environments; table of {size / 1e6:,.2f} MB"
+            f"{s.actors} x {s.envs} environments; table of {parts.table_bytes / 1e6:,.2f} MB"
         )
 
-    def _restore(self) -> int:
+    def _last_checkpoint(self) -> tuple[Path, int, dict] | None:
+        """Folder, step and state of the last checkpoint, with the run's own part put back already."""
+        folder = self.run.checkpoints
         try:
-            state, step, notes = checkpoint.load_latest(self.run.checkpoints)
+            state, step, notes = checkpoint.load_latest(folder)
         except UserError:
-            if self.run.checkpoints.exists() and any(self.run.checkpoints.glob("step-*")):
+            if folder.exists() and any(folder.glob("step-*")):
                 raise
             self.display.note("No checkpoint was written yet; the run starts again from its beginning.")
-            return 0
+            return None
         for note in notes:
             self.display.note(note)
-        for remark in self.runtime.restore(state["nodes"]):
-            self.display.note(f"step {step:,}: {remark}")
         self.metrics.restore(state["metrics"])
         self.best, self.finished = state["best"], state["finished"]
-        return self.metrics.step
+        return folder, step, state
 
     def drive(self) -> None:
         s = self.settings
@@ -108,30 +112,47 @@ class Session:
             with Interruption() as interruption:
                 next_row = every * (int(self.metrics.step / every) + 1)
                 while not self.finished and not interruption.asked:
-                    self.runtime.round()
-                    steps = self._steps()
+                    try:
+                        self.runtime.round()
+                    except ProgramFailed as failure:
+                        self._relaunch(failure)
+                    steps = self.runtime.steps("actor")
                     if steps >= next_row or steps >= s.steps or self._just_judged():
                         next_row = every * (int(steps / every) + 1)
                         self._record()
                         self.finished |= steps >= s.steps
-                    if self.saver.due:
+                    if self.pace.due(self.runtime.saved()):
                         self._save()
                 self._end(interruption.asked)
         finally:
-            self.saver.wait()
             self.recorder.close()
             self.display.close([])
             self.runtime.close()
 
-    def _steps(self) -> int:
-        return sum(actor.steps for actor in self.actors)
+    def _relaunch(self, failure: ProgramFailed) -> None:
+        """Everything once more, from the last checkpoint; not for ever."""
+        self._note_faults()
+        self.runtime.close()
+        self.relaunches += 1
+        if self.relaunches > RELAUNCHES:
+            raise failure
+        last = str(failure).strip().splitlines()
+        self.display.note(f"{last[0]} {last[-1]}; the program starts again from its last checkpoint.")
+        self.runtime = self.experiment.launch(self._last_checkpoint())
+
+    def _note_faults(self) -> None:
+        for fault in self.runtime.faults:
+            self.recorder.fault({"step": self.metrics.step, **fault})
+            self.display.note(f"{fault['node']} failed ({fault['cause']}) and is started again.")
+        self.runtime.faults.clear()
 
     def _just_judged(self) -> bool:
-        """An evaluation is recorded in the turn that made it, while the learner still has the judged parameters."""
-        evaluator = self.runtime.objects.get("evaluator")
+        """In one process an evaluation is recorded in the turn that made it, so that equal runs give equal rows."""
+        evaluator = getattr(self.runtime, "objects", {}).get("evaluator")
         return evaluator is not None and evaluator.result is not None
 
     def _record(self) -> None:
+        self._note_faults()
         row = self.metrics.row(self.runtime.reports())
         self.recorder.write(row)
         self.display.update(row)
@@ -140,14 +161,14 @@ class Session:
         score = row["evaluation"]
         if self.best is None or score >= self.best:
             self.best = score
-            self._save_policy({"evaluation": score, "evaluation_step": row["evaluation_step"]})
+            judged = self.runtime.call("evaluator", "judged")
+            self._save_policy(judged, {"evaluation": score, "evaluation_step": row["evaluation_step"]})
         if self.settings.target is not None and score >= self.settings.target:
             self.finished = True
 
-    def _save_policy(self, about: dict) -> None:
-        learner = self.runtime.objects["learner"]
-        vector, statistics = learner.published
-        self.policy.load(vector, statistics, learner.version)
+    def _save_policy(self, params: tuple, about: dict) -> None:
+        version, vector, statistics = params
+        self.policy.load(vector, statistics, version)
         self.policy.options = self.experiment.options
         origin = {
             "system": self.experiment.system,
@@ -157,21 +178,20 @@ class Session:
         self.policy.save(self.run.policy, {**origin, **about})
 
     def _save(self) -> None:
-        state = {
-            "nodes": self.runtime.state(),
-            "metrics": self.metrics.state(),
-            "best": self.best,
-            "finished": self.finished,
-        }
-        self.saver.save(state, self._steps())
-        if not self.runtime.objects["table"].copied:
-            self.saver.wait()  # too large for a copy: nothing may change until it is written
+        state = {"metrics": self.metrics.state(), "best": self.best, "finished": self.finished}
+        self.pace.start()
+        self.runtime.save(self.run.checkpoints, self.runtime.steps("actor"), state)
+
+    def _wait_until_saved(self) -> None:
+        while not self.runtime.saved():
+            self.runtime.tend()
 
     def _end(self, interrupted: bool) -> None:
         if self.best is None:  # nothing was judged: the last policy it is
-            self._save_policy({})
+            self._save_policy(self.runtime.call("learner", "latest", -1), {})
+        self._wait_until_saved()
         self._save()
-        self.saver.wait()
+        self._wait_until_saved()
         lines = []
         if interrupted and not self.finished:
             lines += [

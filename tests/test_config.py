@@ -90,7 +90,7 @@ def other_values(field: dataclasses.Field) -> list:
     if isinstance(default, bool):
         return [not default]
     if isinstance(default, int):
-        return [default + 1, max(1, default // 2)]
+        return sorted({default + 1, max(1, default // 2)} - {default})
     if isinstance(default, float):
         return [default / 2 + 0.01]
     if isinstance(default, tuple):

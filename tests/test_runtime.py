@@ -263,7 +263,8 @@ class Diary:
 
     def sample(self, count, importance=0.0):
         drawn = self.original(count, importance)
-        self.draws.append((drawn.version.copy(), self.learner.version, len(drawn.keys)))
+        if drawn is not None:  # None: not now
+            self.draws.append((drawn.version.copy(), self.learner.version, len(drawn.keys)))
         return drawn
 
     @property

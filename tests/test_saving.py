@@ -9,12 +9,12 @@ import pytest
 import cavalcade
 from cavalcade import checkpoint
 from cavalcade.errors import UserError
-from cavalcade.saving import Saver
+from cavalcade.saving import Pace, Saver
 from cavalcade.table import table as table_module
 
 
 def test_what_changes_after_the_hand_over_is_not_saved(tmp_path):
-    saver = Saver(tmp_path, 0.0)
+    saver = Saver(tmp_path)
     state = {"inner": {"list": [1, 2]}, "array": np.arange(3)}
     saver.save(state, 5)
     state["inner"]["list"].append(3)
@@ -26,7 +26,7 @@ def test_what_changes_after_the_hand_over_is_not_saved(tmp_path):
 
 def test_an_error_of_the_writer_reaches_the_run(tmp_path):
     (tmp_path / "file").write_text("in the way")
-    saver = Saver(tmp_path / "file" / "checkpoints", 0.0)
+    saver = Saver(tmp_path / "file" / "checkpoints")
     saver.save({}, 1)
     with pytest.raises(UserError, match="No checkpoint could be written"):
         saver.wait()
@@ -41,20 +41,24 @@ def test_the_caller_goes_on_while_a_checkpoint_is_written(tmp_path, monkeypatch)
         return original(*arguments)
 
     monkeypatch.setattr(checkpoint, "save", slow)
-    saver = Saver(tmp_path, 0.0)
+    saver = Saver(tmp_path)
     saver.save({"a": 1}, 1)
-    assert not list(tmp_path.glob("step-*"))
+    assert not list(tmp_path.glob("step-*")) and not saver.finished()
     gate.set()
     saver.wait()
+    assert saver.finished()
     assert checkpoint.load_latest(tmp_path)[0] == {"a": 1}
 
 
-def test_a_checkpoint_that_takes_long_is_followed_by_a_long_pause(tmp_path):
-    saver = Saver(tmp_path, 0.0)
+def test_a_checkpoint_that_takes_long_is_followed_by_a_long_pause():
+    pace = Pace(0.0)
     time.sleep(0.01)
-    assert saver.due
-    saver.took = 2.0
-    assert not saver.due
+    assert pace.due(saved=True)
+    pace.start()
+    pace.began -= 2.0  # it took two seconds
+    assert not pace.due(saved=True)
+    pace.began -= 60.0
+    assert pace.due(saved=True)
 
 
 def test_a_table_too_large_for_a_copy_is_saved_all_the_same(tmp_path, monkeypatch):

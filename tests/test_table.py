@@ -8,9 +8,10 @@ import sys
 import numpy as np
 import pytest
 
-from cavalcade import checkpoint
+import cavalcade.table.table
+from cavalcade import checkpoint, tree
 from cavalcade.errors import UserError
-from cavalcade.table import Limiter, Selector, Table, prioritised
+from cavalcade.table import Limiter, Rows, RowSpec, Selector, Table, prioritised
 
 BLANK = {"x": np.zeros(2, np.float32), "nest": {"n": np.zeros((), np.int64)}}
 
@@ -213,6 +214,42 @@ def test_leaves_of_any_type_and_shape_come_back(dtype, shape):
         table.delete(found.keys)
 
 
+@pytest.mark.parametrize("shape", [(64, 64), (63, 65), (4_097,), (128, 128)])  # around a page, and above
+def test_large_leaves_come_back(shape):
+    chance = np.random.default_rng(0)
+    given = chance.integers(0, 256, (20, *shape), dtype=np.uint8)
+    table = Table({"n": np.zeros((), np.int64), "x": np.zeros(shape, np.uint8)}, 20)
+    table.insert({"n": np.arange(20), "x": given})
+    for count in (1, 20, 5_000_000 // given[0].size):  # 5 MB are more than a cache holds
+        found = table.sample(count).items
+        assert np.array_equal(found["x"], given[found["n"]])
+
+
+LOOKS = {
+    "as it is": lambda a: a,
+    "a slice": lambda a: np.stack([a, a + 1, a], axis=1)[:, 0],
+    "every second": lambda a: np.repeat(a, 2, axis=0)[::2],
+    "backwards": lambda a: a[::-1].copy()[::-1],
+    "columns first": np.asfortranarray,
+    "broadcast": lambda a: np.broadcast_to(a[:1], a.shape),
+    "another type": lambda a: a.astype(np.float64),
+    "another order of bytes": lambda a: a.astype(">i4"),
+    "read only": lambda a: np.frombuffer(a.tobytes(), a.dtype).reshape(a.shape),
+    "lists": lambda a: a.tolist(),
+}
+
+
+@pytest.mark.parametrize("look", LOOKS)
+@pytest.mark.parametrize("shape", [(3,), (20, 7), (40, 40), (100,)])
+def test_what_is_inserted_may_lie_in_memory_in_any_way(shape, look):
+    plain = np.random.default_rng(0).integers(0, 1_000, (6, *shape), dtype=np.int32)
+    given = LOOKS[look](plain)
+    table = Table({"a": np.zeros((), np.int8), "x": np.zeros(shape, np.int32)}, 6, "fifo", max_times_sampled=1)
+    table.insert({"a": np.arange(6), "x": given})
+    assert np.array_equal(table.sample(6).items["x"], np.asarray(given))
+    table.check()
+
+
 # --- exact continuation -------------------------------------------------------------------------------------------
 
 
@@ -282,14 +319,40 @@ def test_a_restored_table_holds_nothing_of_what_it_held_before():
     assert set(numbers_of(used.sample(50))) == {0, 1}
 
 
-def test_a_state_of_another_size_is_refused_and_changes_nothing():
-    table, larger = Table(BLANK, 4), Table(BLANK, 8)
+OTHERS = {
+    "a larger table": lambda: Table(BLANK, 8),
+    "another sampler": lambda: Table(BLANK, 4, prioritised()),
+    "larger items": lambda: Table({**BLANK, "x": np.zeros(3, np.float32)}, 4),
+    "smaller items": lambda: Table({"x": BLANK["x"]}, 4),
+    "another large leaf": lambda: Table({**BLANK, "y": np.zeros(100)}, 4),
+    "more rows": lambda: Table(BLANK, 4, rows=Rows(RowSpec(np.zeros((), np.uint8)), 9)),
+    "other rows": lambda: Table(BLANK, 4, rows=Rows(RowSpec(np.zeros(5)), 1)),
+}
+
+
+@pytest.mark.parametrize("other", OTHERS)
+def test_the_state_of_another_table_is_refused_and_changes_nothing(other):
+    table, its = Table(BLANK, 4), OTHERS[other]()
     table.insert(items(0, 1))
-    larger.insert(items(*range(10, 16)))
-    with pytest.raises(UserError, match=r"holds 8 items.* 4"):
-        table.restore(larger.state())
-    table.check()
+    its.insert(tree.map(lambda leaf: np.ones((3, *leaf.shape), leaf.dtype), its.signature.own))
+    before = kept(table)
+    with pytest.raises(UserError):
+        table.restore(its.state())
+    assert kept(table) == before
     assert set(numbers_of(table.sample(50))) == {0, 1}
+
+
+def test_a_table_that_leaves_no_room_for_a_copy_gives_itself(monkeypatch):
+    table, other = Table(BLANK, 4, "fifo"), Table(BLANK, 4, "fifo")
+    table.insert(items(0, 1))
+    table.state()
+    assert table.copied
+    monkeypatch.setattr(cavalcade.table.table, "available", lambda: 0)
+    state = table.state()
+    assert not table.copied and np.shares_memory(state["own"]["0"]["bytes"], table.key)
+    other.restore(state)
+    other.check()
+    assert numbers_of(other.sample(1)) == [0]
 
 
 # --- the window ---------------------------------------------------------------------------------------------------
@@ -362,18 +425,20 @@ WRONG = {
     "a leaf too few": {"a": np.ones((3, 2))},
     "a leaf too many": {"a": np.ones((3, 2)), "b": np.ones((3, 20, 20)), "c": np.ones(3)},
     "a leaf with another name": {"a": np.ones((3, 2)), "c": np.ones((3, 20, 20))},
+    "no numbers in a small leaf": {"a": np.full((3, 2), "x"), "b": np.ones((3, 20, 20))},
+    "no numbers in a large leaf": {"a": np.ones((3, 2)), "b": np.full((3, 20, 20), "x")},
 }
 
 
 @pytest.mark.parametrize("wrong", WRONG)
 @pytest.mark.parametrize("compressed", [False, True])
-def test_items_of_the_wrong_shape_are_refused_and_change_nothing(wrong, compressed):
+def test_items_that_do_not_fit_are_refused_and_change_nothing(wrong, compressed):
     if compressed:
         pytest.importorskip("lz4")
     table = Table({"a": np.zeros(2), "b": np.zeros((20, 20), np.uint8)}, 4, "fifo", compressed=compressed)
     table.insert({"a": np.full((3, 2), 5.0), "b": np.full((3, 20, 20), 7)})
     before = kept(table)
-    with pytest.raises(ValueError):
+    with pytest.raises((ValueError, TypeError)):
         table.insert(WRONG[wrong])
     assert kept(table) == before
     items = table.sample(1).items

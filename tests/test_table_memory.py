@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from cavalcade import memory
 from cavalcade.errors import UserError
-from cavalcade.table import Items, Rows, RowSpec, Signature, Table, memory, prioritised
+from cavalcade.memory import Memory
+from cavalcade.table import Items, Rows, RowSpec, Signature, Table, prioritised
 from cavalcade.table.invariants import check
-from cavalcade.table.memory import Memory
 
 BLANK = {"frame": np.zeros((20, 20), np.uint8), "n": np.zeros((), np.int64)}
 SHARED = pytest.mark.skipif(not Path("/dev/shm").exists(), reason="shared memory has no names here")
@@ -146,7 +147,7 @@ WRITE = """
 import sys
 import numpy as np
 from cavalcade.table import RowSpec
-from cavalcade.table.memory import Attached
+from cavalcade.memory import Attached
 from cavalcade.table.rows import RowData, observed
 
 spec = RowSpec({name: np.zeros(50) for name in ("left", "mid", "right")}, {"action": np.zeros((), np.int64)})

@@ -13,8 +13,8 @@ from cavalcade import adders, tree
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
 from cavalcade.experience import NStep, Unroll
+from cavalcade.memory import Memory
 from cavalcade.table import Items, Limiter, Rows, RowSpec, Signature, Stopped, Table
-from cavalcade.table.memory import Memory
 from cavalcade.table.port import Port, Writer
 from cavalcade.table.rows import ORIGIN
 from tests.streams import MODES, Streams
@@ -51,6 +51,8 @@ def write(address, writer, count, pause=0.0):
     for _ in range(count // BATCH):
         after = observe(to, chains + 1)
         rows = np.stack([here, after], axis=1)
+        while not to.can_insert(BATCH):
+            time.sleep(1e-4)
         to.insert(Items(rows, {"number": chains}), version=writer, priority=np.ones(BATCH, np.float32), timeout=None)
         to.rows.release(here)
         here, chains = after, chains + 1
@@ -157,8 +159,7 @@ def test_a_killed_writer_is_replaced_and_leaves_no_row_behind():
 
 
 def test_a_writer_waits_for_room_and_gives_up_at_its_timeout():
-    memory = Memory("shared")
-    table = Table.queue(ITEM, 64, rows=Rows(ITEM.rows, 1024, memory), memory=memory)
+    table = shared_table(size=1000, limiter=Limiter(1.0, 64, -1000.0, 64.0))
     port = Port(table, 0, grants=256, posts=128)
     to = Writer(port.address)
     slots = to.take_rows(BATCH)
@@ -170,25 +171,49 @@ def test_a_writer_waits_for_room_and_gives_up_at_its_timeout():
     port.step()
     assert len(table) == 64 and to.insert(items), "one batch went on"
     port.step()
-    assert len(table) == 64 and port.rings.posts.waiting == 128, "the queue is full: the rest waits outside"
-    assert table.sample(64) and port.step() and len(table) == 64
+    assert len(table) == 64 and port.rings.posts.waiting == 128, "the limiter says wait: the rest waits outside"
+    assert table.sample(64) and port.step() and len(table) == 128
     close(table, port)
+
+
+def test_room_in_a_queue_is_promised_to_one_writer_at_a_time():
+    memory = Memory("shared")
+    table = Table.queue(ITEM, 64, rows=Rows(ITEM.rows, 4096, memory), memory=memory)
+    ports = [Port(table, number, grants=256) for number in range(2)]
+    one, two = (Writer(port.address) for port in ports)
+    assert not one.can_insert(64) and not two.can_insert(64), "nobody has asked before"
+    for port in ports:
+        port.step()
+    assert one.can_insert(64) and not two.can_insert(64)
+    slots = one.take_rows(BATCH)
+    assert one.insert(Items(np.stack([slots, slots], axis=1), {"number": np.arange(BATCH)}))
+    for port in ports:
+        port.step()
+    assert len(table) == 64 and not one.can_insert(1) and not two.can_insert(64)
+    assert table.sample(64)
+    ports[0].reclaim()  # the first has died after asking for one more
+    for port in ports:
+        port.step()
+    assert two.can_insert(64) and table.promised == 64
+    close(table, *ports)
 
 
 def test_stopping_wakes_a_writer_that_waits_for_rows():
     table = shared_table(size=64)
     port = Port(table, 0, grants=128)
-    waiting = SPAWN.Process(target=wait_for_rows, args=(port.address,))
+    there = SPAWN.Event()
+    waiting = SPAWN.Process(target=wait_for_rows, args=(port.address, there))
     waiting.start()
-    time.sleep(0.5)
+    assert there.wait(60)
     close(table, port)
-    waiting.join(10)
+    waiting.join(60)
     assert waiting.exitcode == 0
 
 
-def wait_for_rows(address):
+def wait_for_rows(address, there):
     to = Writer(address)
     to.take_rows(128)
+    there.set()
     try:
         to.take_rows(1)
     except Stopped:
@@ -212,6 +237,9 @@ def test_an_actor_writes_through_a_port_what_it_would_write_into_the_table(item)
         for _ in range(100):
             step = environments.step(np.zeros(count, np.int64))
             items = adder.add(obs, first, np.zeros(count, np.int64), {}, {}, step)
+            for port in ports:
+                sink.can_insert(len(items.rows) if items else 0)
+                port.step()
             assert items is None or sink.insert(items, 7, timeout=None)
             for port in ports:
                 port.step()

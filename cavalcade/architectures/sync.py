@@ -4,7 +4,7 @@ There is no special loop for it. The table's window has no slack: actors reserve
 draws as soon as a batch is there.
 """
 
-from cavalcade.acting import EnvLoop
+from cavalcade.architectures.wiring import add_actors
 from cavalcade.learning import LearnerLoop
 from cavalcade.parts import Parts
 from cavalcade.program import Program
@@ -12,19 +12,8 @@ from cavalcade.program import Program
 
 def sync(x: Parts) -> Program:
     program = Program("sync")
-    table = program.add("table", x.table)
-    learner = program.add("learner", LearnerLoop, x.learner, table, x.experience.batch, x.importance)
-    for i in range(x.actors):
-        program.add(
-            "actor",
-            EnvLoop,
-            x.policy,
-            x.environments,
-            x.experience,
-            sink=table,
-            source=learner,
-            seed=x.seed,
-            actor=i,
-            actors=x.actors,
-        )
+    with program.group("learner"):
+        table = program.add("table", x.table)
+        learner = program.add("learner", LearnerLoop, x.learner, table, x.experience.batch, x.importance)
+    add_actors(program, x, table, learner)
     return program

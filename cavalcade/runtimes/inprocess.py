@@ -4,9 +4,14 @@ Bit-for-bit deterministic, open to a debugger, and without hangs: when no worker
 node says of itself.
 """
 
+import contextlib
+import time
+from pathlib import Path
 from typing import Any
 
+from cavalcade.errors import UserError
 from cavalcade.program import Program, resolve
+from cavalcade.saving import Saver
 
 
 class Deadlock(RuntimeError):
@@ -14,19 +19,25 @@ class Deadlock(RuntimeError):
 
 
 class InProcess:
-    def __init__(self, program: Program):
+    def __init__(self, program: Program, restore: tuple[Path, int, dict] | None = None):
+        """`restore`: folder, step and state of a checkpoint."""
         self.program = program
         self.objects: dict[str, Any] = {}
+        self.faults: list[dict] = []  # none that the run would survive
+        self.remarks: list[str] = []  # on what could not be restored exactly
+        self.saver: Saver | None = None
         for name, node in program.nodes.items():
             args, kwargs = resolve((node.args, node.kwargs), self.objects)
             self.objects[name] = node.make(*args, **kwargs)
-        self.steps = [node.step for node in self.objects.values() if hasattr(node, "step")]
+        self.turns = [node.step for node in self.objects.values() if hasattr(node, "step")]
+        if restore:
+            self.remarks = self.restore(restore[2]["nodes"])
 
     def round(self) -> None:
         """One turn of every worker."""
         moved = False
-        for step in self.steps:
-            if step():
+        for turn in self.turns:
+            if turn():
                 moved = True
         if not moved:
             raise Deadlock(self._account())
@@ -35,9 +46,16 @@ class InProcess:
         lines = [f"  {name}: {node.account()}" for name, node in self.objects.items() if hasattr(node, "account")]
         return f"Nothing in the program '{self.program.name}' can move:\n" + "\n".join(lines)
 
+    def steps(self, role: str) -> int:
+        """Environment steps that nodes of this role have counted."""
+        return sum(node.steps for name, node in self.objects.items() if name.split("/")[0] == role)
+
     def reports(self) -> dict[str, dict]:
         """What each node counted since it was last asked."""
         return {name: node.report() for name, node in self.objects.items() if hasattr(node, "report")}
+
+    def call(self, name: str, method: str, *arguments: Any) -> Any:
+        return getattr(self.objects[name], method)(*arguments)
 
     def state(self) -> dict:
         return {name: node.state() for name, node in self.objects.items() if hasattr(node, "state")}
@@ -51,7 +69,25 @@ class InProcess:
                 remarks.append(f"{name}: {remark}")
         return remarks
 
+    def save(self, folder: Path, step: int, extra: dict) -> None:
+        """Write a checkpoint beside the run, from a copy of all state."""
+        self.saver = self.saver or Saver(folder)
+        self.saver.save({"nodes": self.state(), **extra}, step)
+        if not all(getattr(node, "copied", True) for node in self.objects.values()):
+            self.saver.wait()  # too large for a copy: nothing may change until it is written
+
+    def saved(self) -> bool:
+        """Whether nothing is being written any more; an error of the writer is raised here."""
+        return self.saver is None or self.saver.finished()
+
+    def tend(self) -> None:
+        """Wait a moment for what goes on beside the program."""
+        time.sleep(0.001)
+
     def close(self) -> None:
+        if self.saver is not None:
+            with contextlib.suppress(UserError):  # whoever needed the checkpoint has waited for it and been told
+                self.saver.wait()
         for node in self.objects.values():
             if hasattr(node, "close"):
                 node.close()

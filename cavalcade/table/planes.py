@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from cavalcade.errors import UserError
+from cavalcade.memory import Memory
 from cavalcade.table import _core
-from cavalcade.table.memory import Memory
 
 LARGE = 256  # bytes from which a leaf has an array of its own
 RECYCLED = 1 << 20  # bytes from which the memory of a drawn column is used again
@@ -141,21 +141,29 @@ class Planes:
         small = {name: leaf for name, leaf in leaves.items() if leaf.nbytes < LARGE}
         self.count, self.names = count, tuple(leaves)
         self.planes: list[Plane | CompressedPlane] = [Plane(small, count, memory, header)] if small or header else []
-        self.shapes = {name: leaf.shape for name, leaf in leaves.items()}
+        self.shapes = {name: (leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
         for name, leaf in leaves.items():  # in one order: another process attaches to the same memory
             if name not in small:
                 kind: Any = CompressedPlane if compressed and leaf.dtype == np.uint8 else Plane
                 self.planes.append(kind({name: leaf}, count, memory))
 
-    def verify(self, columns: dict[str, Any], count: int) -> None:
-        """Raise ValueError unless there is a column [count, ...] of the right shape for each leaf."""
+    def verified(self, columns: dict[str, Any], count: int) -> dict[str, np.ndarray]:
+        """The columns as arrays of the right types; ValueError unless there is one [count, ...] for each leaf."""
         if columns.keys() != self.shapes.keys():
             raise ValueError(f"items have the leaves {sorted(self.shapes)}, but {sorted(columns)} were given")
-        for name, shape in self.shapes.items():
-            column = columns[name]
-            given = column.shape if type(column) is np.ndarray else np.shape(column)
-            if given != (count, *shape):
-                raise ValueError(f"'{name}' of {count} items has the shape {(count, *shape)}, but {given} was given")
+        arrays = {}
+        for name, (shape, dtype) in self.shapes.items():
+            array = columns[name]
+            if type(array) is not np.ndarray or array.dtype != dtype:
+                array = np.asarray(array, dtype)
+            if array.shape != (count, *shape):
+                raise ValueError(f"'{name}' of {count} items has the shape {(count, *shape)}, not {array.shape}")
+            arrays[name] = array
+        return arrays
+
+    def __str__(self) -> str:
+        """What is kept, exactly: two with the same text can exchange their states."""
+        return f"{self.count} x {{{', '.join(f'{n}: {d}{list(s)}' for n, (s, d) in self.shapes.items())}}}"
 
     def write(self, index: np.ndarray, columns: dict[str, Any]) -> None:
         """Record index[i] takes row i of each column; leaves that are not given stay as they are."""

@@ -13,15 +13,15 @@ from typing import Any
 import numpy as np
 
 from cavalcade.errors import UserError
+from cavalcade.memory import Attached, Memory
 from cavalcade.table import _core
-from cavalcade.table.memory import Attached, Memory
 from cavalcade.table.planes import Planes
 from cavalcade.table.rows import RowData
 from cavalcade.table.signature import Items, Signature
 from cavalcade.table.table import Stopped, Table
 from cavalcade.tree import Tree, leaves
 
-WRITTEN, READ, STOPPED = 0, 8, 16  # words of a ring, a cache line apart
+WRITTEN, READ, STOPPED, WANTED, ALLOWED = 0, 8, 16, 24, 32  # words of a ring, a cache line apart
 ROWS, PRIORITY, VERSION = "#rows", "#priority", "#version"  # of a post, beside the item's own leaves
 NO_PRIORITY = np.float32(-1.0)
 PAUSE = 50e-6  # seconds between two looks at a ring
@@ -31,7 +31,7 @@ class Ring:
     """Records that one process puts in and another takes out, in order."""
 
     def __init__(self, leaves: dict[str, np.ndarray], size: int, memory: Memory):
-        self.size, self.words = size, memory.allocate(24 * 8).view(np.int64)
+        self.size, self.words = size, memory.allocate(40 * 8).view(np.int64)
         self.records = Planes(leaves, size, memory)
         self.numbers = np.arange(size, dtype=np.int32)
 
@@ -73,6 +73,10 @@ class Address:
     ring_names: list[str]
     grants: int
     posts: int
+    reserving: bool  # items are to be asked for before they are made
+
+    def connect(self) -> "Writer":
+        return Writer(self)
 
 
 class Rings:
@@ -95,9 +99,11 @@ class Port:
         self.table, self.writer = table, writer
         self.memory = Memory("shared")
         self.rings = Rings(table.signature, grants, posts, self.memory)
-        names = table.rows.memory.names
-        self.address = Address(table.signature, names, table.rows.count, self.memory.names, grants, posts)
+        names, reserving = table.rows.memory.names, table.max_times_sampled == 1
+        self.address = Address(table.signature, names, table.rows.count, self.memory.names, grants, posts, reserving)
+        table.rows.reclaim(writer)  # what an earlier writer of this number held, when the table was saved
         self.granted = 0  # rows that the writer has or may take
+        self.allowed = 0  # items it was ever promised room for
         self._grant()
 
     def step(self) -> bool:
@@ -111,7 +117,17 @@ class Port:
                 self.table.rows.release(slots)
             self.rings.releases.drop(released)
             self.granted -= released
+        self._promise()
         return self._grant() or inserted > 0
+
+    def _promise(self) -> None:
+        """Room in a queue is promised before an unroll is begun, to one writer at a time: lock step stays exact."""
+        words = self.rings.posts.words
+        missing = _core.load(words, WANTED) - self.allowed
+        if missing > 0 and self.table.can_insert(self.table.promised + missing):
+            self.table.promised += missing
+            self.allowed += missing
+            _core.store(words, ALLOWED, self.allowed)
 
     def _insert(self, waiting: int) -> int:
         count = waiting
@@ -129,6 +145,8 @@ class Port:
             items = Items(rows[start:end], self.table.signature.unflatten(own))
             assert self.table.insert(items, int(version[start]), given)
         self.rings.posts.drop(count)
+        if self.address.reserving:
+            self.table.promised -= count
         return count
 
     def _grant(self) -> bool:
@@ -150,6 +168,10 @@ class Port:
             self.table.rows.reclaim(self.writer)
         for ring in (self.rings.grants, self.rings.releases):
             ring.drop(ring.waiting)
+        self.table.promised -= self.allowed - _core.load(self.rings.posts.words, WRITTEN) if self.allowed else 0
+        self.allowed = _core.load(self.rings.posts.words, WRITTEN)
+        for word in (WANTED, ALLOWED):
+            _core.store(self.rings.posts.words, word, self.allowed)
         self.granted = 0
         self._grant()
 
@@ -163,7 +185,7 @@ class Writer:
     """The other process's side: what a stream and an actor use in the place of the table itself."""
 
     def __init__(self, address: Address):
-        self.signature = address.signature
+        self.signature, self.reserving = address.signature, address.reserving
         self.rows = RowData(address.signature.rows, address.rows, Attached(address.names))
         self.rows.release = self.release  # type: ignore[attr-defined]
         self.rings = Rings(address.signature, address.grants, address.posts, Attached(address.ring_names))
@@ -173,7 +195,15 @@ class Writer:
         self.version = np.zeros(0, np.int64)
 
     def can_insert(self, count: int) -> bool:
-        return self.rings.posts.room >= count
+        """Whether so many items can be posted now; of a queue, asks for room if there is none."""
+        if not self.reserving:
+            return self.rings.posts.room >= count
+        words = self.rings.posts.words
+        needed = _core.load(words, WRITTEN) + count
+        if _core.load(words, ALLOWED) >= needed:
+            return True
+        _core.store(words, WANTED, needed)
+        return False
 
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
         """Granted rows; waits until the owner has granted enough."""

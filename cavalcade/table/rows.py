@@ -14,8 +14,8 @@ from typing import Any
 
 import numpy as np
 
+from cavalcade.memory import Memory
 from cavalcade.table import _core
-from cavalcade.table.memory import Memory
 from cavalcade.table.planes import Planes
 from cavalcade.tree import Tree, leaves, rebuild
 

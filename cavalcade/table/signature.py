@@ -15,6 +15,7 @@ class Items(NamedTuple):
 
     rows: np.ndarray  # [M, length] int32; row 0 fills up short ones
     own: Tree  # [M, ...]
+    priority: np.ndarray | None = None  # [M], where whoever made them knows it
 
 
 @dataclass(frozen=True)

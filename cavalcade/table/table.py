@@ -8,9 +8,9 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.errors import UserError
+from cavalcade.memory import Memory, available
 from cavalcade.table import _core
 from cavalcade.table.limiter import Limiter
-from cavalcade.table.memory import Memory, available
 from cavalcade.table.planes import Planes
 from cavalcade.table.rows import Rows
 from cavalcade.table.selectors import Selector, prioritised, selector
@@ -19,7 +19,7 @@ from cavalcade.tree import Tree
 
 COUNTERS = ("live", "next", "high", "spent", "random", "sampler_head", "sampler_tail", "remover_head", "remover_tail")
 HEADER = 24  # bytes of `Item` in core.h before its slots: key, version, priority, times
-UNDER_WAY = 256  # rows for writers, where nobody says how many they need
+UNDER_WAY = 256  # rows for a writer, where nobody says how many it needs
 KEPT = ("counters", "peak", "free")  # arrays that are saved as they are
 
 
@@ -56,6 +56,7 @@ class Table:
         overflow: int = 0,  # items by which `size` may be exceeded until the table is trimmed
         trim_every: int = 0,  # draws; with `overflow`
         rows: Rows | None = None,
+        writer_rows: int = UNDER_WAY,  # that a writer can have under way
         memory: Memory | None = None,
         compressed: bool = False,
         seed: int = 0,
@@ -74,6 +75,8 @@ class Table:
         self.rows = rows or Rows(self.signature.rows, self._rows_of(size + overflow), self.memory, compressed)
         self.lock = self.rows.lock  # tables that share rows are changed by one at a time
         self.draws, self.stopped, self.copied = 0, False, True
+        self.writer_rows = writer_rows
+        self.promised = 0  # items for which writers in other processes were promised room
         capacity = self.capacity = size + overflow
         own = {name: np.asarray(leaf) for name, leaf in self.signature.flatten(self.signature.own).items()}
         header = HEADER + -(-self.signature.length // 2) * 8
@@ -185,8 +188,7 @@ class Table:
         with self.lock:
             if not self.can_insert(count) and not self._wait(lambda: self.can_insert(count), timeout):
                 return False
-            own = self.signature.flatten(items.own)
-            self.own.verify(own, count)
+            own = self.own.verified(self.signature.flatten(items.own), count)
             places = np.empty(count, np.int32)
             given = None if priority is None else np.ascontiguousarray(priority, np.float32)
             removed = _core.insert(self.core, np.ascontiguousarray(items.rows, np.int32), given, version, places)
@@ -250,6 +252,12 @@ class Table:
                 self.lock.notify_all()
         return slots
 
+    def share(self, consumer: str) -> Any:
+        """A port for a writer in another process; its number is that of the node ("actor/3")."""
+        from cavalcade.table.port import Port
+
+        return Port(self, int(consumer.rpartition("/")[2]), self.writer_rows)
+
     def stop(self) -> None:
         """Wake everybody who waits; they get `Stopped`, and so does whoever would wait later."""
         with self.lock:
@@ -289,6 +297,7 @@ class Table:
             copied = self.copied = self.bytes < available() / 2
             limits = {name: getattr(self.limiter, name) for name in ("inserts", "deletes", "samples")}
             return {
+                "made": str(self),
                 **{name: getattr(self, name).copy() for name in KEPT},
                 "selectors": {
                     f"{i}/{j}": part.copy() for i, pair in enumerate(self.chosen) for j, part in enumerate(pair)
@@ -299,21 +308,23 @@ class Table:
                 "draws": self.draws,
             }
 
+    def __str__(self) -> str:
+        """What it is made of: states can be exchanged by tables with the same text."""
+        choosers = f"{self.sampler.kind} {self.sampler.exponent:g}, {self.remover.kind} {self.remover.exponent:g}"
+        return f"items {self.own}, rows {self.rows.seen} {self.rows.done}, {choosers}"
+
     def _chosen(self) -> list[tuple[str, np.ndarray]]:
         return [(f"{i}/{j}", array) for i, pair in enumerate(self.chosen) for j, array in enumerate(pair)]
 
     def restore(self, state: dict) -> None:
         with self.lock:
-            chosen = self._chosen()
-            saved = {**{name: state[name] for name in KEPT}, **state["selectors"]}
-            mine = {**{name: getattr(self, name) for name in KEPT}, **dict(chosen)}
-            if any(name not in saved or saved[name].shape != array.shape for name, array in mine.items()):
-                raise UserError(
-                    f"The saved table is another one: it holds {len(state['free']):,} items, not {self.capacity:,}."
-                )
+            if state.get("made") != str(self):
+                raise UserError(f"The saved table is another one ({state.get('made')}) than this one ({self}).")
             self.key[:] = -1  # what was here before
-            for name, array in mine.items():
-                array[:] = saved[name]
+            for name in KEPT:
+                getattr(self, name)[:] = state[name]
+            for name, array in self._chosen():
+                array[:] = state["selectors"][name]
             self.own.restore(state["own"])
             self.rows.restore(state["rows"])
             for name, value in state["limiter"].items():

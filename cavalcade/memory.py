@@ -1,13 +1,15 @@
-"""Where a table's arrays lie: ordinary memory, memory shared between processes, or a file larger than memory.
+"""Where arrays lie: in ordinary memory, in memory shared between processes, or in a file larger than memory.
 
 Everything is allocated before the first step, so a run that starts does not die of memory hours later: what does not
 fit is refused at once.
 """
 
+import math
 import mmap
 import os
 import sys
 import tempfile
+from dataclasses import dataclass
 from multiprocessing import resource_tracker, shared_memory
 from pathlib import Path
 from typing import Any
@@ -90,6 +92,32 @@ class Attached(Memory):
         for segment in self.segments:
             segment.close()
         self.segments = []
+
+
+@dataclass(frozen=True)
+class WordsAddress:
+    shape: tuple[int, ...]
+    names: list[str]
+
+    def connect(self) -> np.ndarray:
+        return _words(self.shape, Attached(self.names))
+
+
+class SharedWords:
+    """A few integers that several processes look at; each is written by one of them."""
+
+    def __init__(self, shape: tuple[int, ...]):
+        self.memory = Memory("shared")
+        self.array = _words(shape, self.memory)
+        self.address = WordsAddress(shape, self.memory.names)
+
+    def close(self) -> None:
+        self.memory.close()
+
+
+def _words(shape: tuple[int, ...], memory: Memory) -> np.ndarray:
+    size = 8 * math.prod(shape)
+    return memory.allocate(size)[:size].view(np.int64).reshape(shape)
 
 
 def _mapped(segment: Any) -> np.ndarray:

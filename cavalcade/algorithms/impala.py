@@ -1,0 +1,94 @@
+"""IMPALA: an actor-critic that learns from the acts of slightly older policies, corrected by V-trace (Espeholt 2018).
+
+    rho_t = min(rho_bar, pi(a|s) / mu(a|s)),    v_s = V-trace target (cavalcade.ops.returns.vtrace),
+    loss = -rho_t log pi(a|s) (r_t + discount v_{t+1} - V_t) + value_cost / 2 (v_t - V_t)^2 - entropy_cost H(pi).
+
+Without lag pi is mu, both bars are without effect, and this is A2C with n-step returns.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cavalcade.algorithm import Forward
+from cavalcade.algorithms.actor_critic import ActorCritic, policy_of, standardised, time_major
+from cavalcade.errors import UserError, require_at_least
+from cavalcade.experience import Experience, Queue, Unroll
+from cavalcade.ops.losses import weighted_mean
+from cavalcade.ops.returns import vtrace
+from cavalcade.specs import EnvSpec
+from cavalcade.tree import Tree, take
+
+
+@dataclass(frozen=True)
+class Impala(ActorCritic):
+    gae_lambda: float = 1.0  # of the traces; 1 in the paper
+    rho_bar: float = 1.0  # decides whose value is learned: that of a policy between the actors' and the learner's
+    c_bar: float = 1.0  # decides only how far corrections reach back
+    unroll: int = 20
+    batch: int = 16  # unrolls of one update; 32 in the paper
+    queue_batches: int = 1  # that may wait for the learner, and with it how old they get
+    max_policy_lag: int = 0  # updates; older unrolls are left out of the loss; 0 leaves out none
+    replay_share: float = 0.0  # of each batch, drawn again from the newest unrolls; 0.5 in the paper's variant
+    replay_size: int = 10_000  # unrolls
+    # The paper sums its losses over batch and time, so rate and largest norm hold for its batch of 32 x 20 steps only;
+    # with means they hold for any, and on small vectors those that other actor-critics learn with do as well.
+    summed: bool = False
+    entropy_cost: float = 0.01
+    optimiser_name: str = "rmsprop"
+    learning_rate: float = 7e-4
+    normalise_advantages: bool = False
+
+    reuse = "many"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(self, batch=1, queue_batches=1, max_policy_lag=0, replay_share=0, replay_size=self.batch)
+        for name in ("rho_bar", "c_bar"):
+            if not getattr(self, name) > 0:
+                raise UserError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it has to be above 0.")
+        if not self.replay_share < 1:
+            raise UserError(f"--replay-share is {self.replay_share}; below 1, or nothing new would be learned from.")
+
+    def experience(self) -> Experience:
+        queue = Queue(self.queue_batches, self.max_policy_lag, self.replay_share, self.replay_size)
+        return Experience(Unroll(self.unroll, self.discount), queue, self.batch)
+
+    def updates(self, steps: int, environments: int) -> int:
+        return int(steps / (self.unroll * self.batch * (1.0 - self.replay_share)))
+
+    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> Tree:
+        return items
+
+    def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
+        return np.arange(items)[None]
+
+    def loss(self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree) -> tuple[Any, dict]:
+        unroll, carry = time_major(xp, samples)
+        outputs = forward(unroll["obs"], carry, unroll["first"])
+        values = outputs["value"][..., 0]  # [T + 1, B]
+        step = take(unroll, slice(-1))  # [T, B]
+        reward, valid = self.rewards(xp, step["reward"]), step["valid"]
+        policy = policy_of(xp, spec, outputs["policy"][:-1], step["obs"])
+        behaviour = policy_of(xp, spec, step["behaviour"], step["obs"])
+        log_prob = policy.log_prob(step["action"])
+        log_rho = (log_prob - behaviour.log_prob(step["action"])) * valid  # rows that are no step: 0
+        goal, advantage = vtrace(
+            xp, reward, step["discount"], values, valid, log_rho, self.rho_bar, self.c_bar, self.gae_lambda
+        )
+
+        def mean(x: Any) -> Any:
+            return weighted_mean(xp, x, valid)
+
+        if self.normalise_advantages:
+            advantage = standardised(xp, advantage, mean)
+        policy_loss = -mean(log_prob * advantage)
+        value_loss = 0.5 * mean(xp.square(goal - values[:-1]))
+        entropy = mean(policy.entropy())
+        loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
+        rho = mean(
+            xp.exp(xp.clip(xp.stop_gradient(log_rho), None, 0.0))
+        )  # 1 without lag; what of the data still counts
+        metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "rho": rho}
+        return loss * xp.sum(valid) if self.summed else loss, metrics

@@ -1,0 +1,25 @@
+"""Ape-X: many actors, each exploring at its own rate, fill one prioritised replay; one learner draws (Horgan 2018).
+
+The wiring is that of lock step; what differs is slack, and where it lies is declared with the experience. Actors gather
+items before they send them and ask for parameters every so many steps. The window between inserts and draws is wide, so
+that neither side waits for the other's every move. And replay has a soft size: what comes is always taken, and every so
+many draws the oldest of what is too much goes.
+"""
+
+from cavalcade.architectures.wiring import add_actors
+from cavalcade.errors import UserError
+from cavalcade.experience import Replay
+from cavalcade.learning import LearnerLoop
+from cavalcade.parts import Parts
+from cavalcade.program import Program
+
+
+def apex(x: Parts) -> Program:
+    if not isinstance(x.experience.store, Replay):
+        raise UserError("The architecture apex replays experience, but this algorithm draws it once; use impala.")
+    program = Program("apex")
+    with program.group("learner"):
+        table = program.add("table", x.table)
+        learner = program.add("learner", LearnerLoop, x.learner, table, x.experience.batch, x.importance)
+    add_actors(program, x, table, learner)
+    return program
