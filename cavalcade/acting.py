@@ -59,7 +59,8 @@ class EnvLoop:
         if held and not self._send():
             return False
         starting = self.adder.steps == 0
-        if starting and self.in_unrolls and not self.sink.can_insert(self.count):
+        room = not (starting and self.in_unrolls) or self.sink.can_insert(self.count)
+        if not room or not self.sink.ready(self.count):
             return held  # what was held is delivered now, and that is a move
         self.watch.start()
         policy = self.policy

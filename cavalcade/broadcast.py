@@ -74,8 +74,10 @@ class BroadcastReader(_Slots):
             count = _core.load(self.words, WRITTEN)
             slot = count % SLOTS
             version = int(self.version[slot])
-            if not count or (version == known and _core.load(self.words, WRITTEN) == count):
-                return None
+            if not count or version == known:
+                if _core.load(self.words, WRITTEN) == count:
+                    return None
+                continue  # something newer came while we looked
             copies = [value.copy() for value in self.values[slot]]
             if _core.load(self.words, WRITING) < count + SLOTS:  # else the writer came round: once more
                 return version, rebuild(self.blank, iter(copies))

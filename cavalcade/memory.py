@@ -4,9 +4,11 @@ Everything is allocated before the first step, so a run that starts does not die
 fit is refused at once.
 """
 
+import contextlib
 import math
 import mmap
 import os
+import secrets
 import sys
 import tempfile
 from dataclasses import dataclass
@@ -45,7 +47,9 @@ class Memory:
 
     def _shared(self, size: int) -> np.ndarray:
         try:
-            segment = shared_memory.SharedMemory(create=True, size=size)
+            # named after its owner, so that whoever finds one knows whether it is still of use
+            name = f"cavalcade-{os.getpid()}-{secrets.token_hex(6)}"
+            segment = shared_memory.SharedMemory(name, create=True, size=size)
         except OSError as error:
             raise UserError(
                 f"{size / 1e9:.2f} GB of shared memory cannot be had ({error}); make the table smaller."
@@ -138,6 +142,15 @@ def _attach(name: str) -> Any:
         return shared_memory.SharedMemory(name)
     finally:
         resource_tracker.register = register
+
+
+def sweep(pid: int) -> None:
+    """Give back the shared memory of a process that died without doing so (where segments are files)."""
+    for path in Path("/dev/shm").glob(f"cavalcade-{pid}-*"):
+        with contextlib.suppress(FileNotFoundError):
+            segment = shared_memory.SharedMemory(path.name)
+            segment.close()
+            segment.unlink()
 
 
 def available() -> int:

@@ -63,10 +63,11 @@ class Metrics:
                 row |= {"evaluation": evaluation["mean"], "evaluation_step": evaluation["step"]}
         left_out = sum(r.get("steps_left_out", 0) for r in actors)
         row |= {"steps_left_out": left_out} if left_out else {}
-        # what nobody booked is waiting or bookkeeping
+        # shares of all processes' time; in one process, what nobody booked is waiting or bookkeeping
         spent = {role: total - seconds_then.get(role, 0.0) for role, total in self.seconds.items()}
-        spent["waiting"] = max(0.0, span - sum(spent.values()))
-        return row | {f"time_{role}": amount / span for role, amount in spent.items()}
+        spent["waiting"] = max(spent.get("waiting", 0.0), span - sum(spent.values()))
+        together = max(span, sum(spent.values()))
+        return row | {f"time_{role}": amount / together for role, amount in spent.items()}
 
     def state(self) -> dict:
         return {

@@ -136,8 +136,7 @@ class Session:
         self.relaunches += 1
         if self.relaunches > RELAUNCHES:
             raise failure
-        last = str(failure).strip().splitlines()
-        self.display.note(f"{last[0]} {last[-1]}; the program starts again from its last checkpoint.")
+        self.display.note("The program starts again from its last checkpoint.")
         self.runtime = self.experiment.launch(self._last_checkpoint())
 
     def _note_faults(self) -> None:
@@ -187,6 +186,7 @@ class Session:
             self.runtime.tend()
 
     def _end(self, interrupted: bool) -> None:
+        self._note_faults()
         if self.best is None:  # nothing was judged: the last policy it is
             self._save_policy(self.runtime.call("learner", "latest", -1), {})
         self._wait_until_saved()

@@ -223,6 +223,12 @@ def test_large_leaves_come_back(shape):
     for count in (1, 20, 5_000_000 // given[0].size):  # 5 MB are more than a cache holds
         found = table.sample(count).items
         assert np.array_equal(found["x"], given[found["n"]])
+    for number in (0, 16):  # at its place a new one, which must not reach into its neighbour's
+        table.delete(table.key[number : number + 1])
+        given[number] = chance.integers(0, 256, shape, dtype=np.uint8)
+        table.insert({"n": np.array([number]), "x": given[number : number + 1]})
+    found = table.sample(500).items
+    assert np.array_equal(found["x"], given[found["n"]])
 
 
 LOOKS = {

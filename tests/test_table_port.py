@@ -17,6 +17,7 @@ from cavalcade.memory import Memory
 from cavalcade.table import Items, Limiter, Rows, RowSpec, Signature, Stopped, Table
 from cavalcade.table.port import Port, Writer
 from cavalcade.table.rows import ORIGIN
+from tests.leftovers import assert_nothing_is_left, orphaned
 from tests.streams import MODES, Streams
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -27,13 +28,9 @@ BATCH = 64
 
 @pytest.fixture(autouse=True)
 def nothing_is_left():
-    before = set(os.listdir("/dev/shm"))
+    before = orphaned()
     yield
-    deadline = time.monotonic() + 5
-    while (left := set(os.listdir("/dev/shm")) - before) and time.monotonic() < deadline:
-        time.sleep(0.05)
-    assert not left, "shared memory was left behind"
-    assert not multiprocessing.active_children()
+    assert_nothing_is_left(before)
 
 
 def shared_table(size=20_000, writers=1, **more):

@@ -337,6 +337,17 @@ def test_rows_that_do_not_exist_are_refused():
     assert found.returncode == 0, found.stderr
 
 
+def test_rows_that_nobody_holds_are_refused():
+    """They could be taken by a writer while the item refers to them."""
+    rows = Rows(PLAIN, 5)
+    table, writer = transitions(rows), Writer(rows).step(3)
+    writer.release(3)
+    with pytest.raises(ValueError, match="nobody holds"):
+        put(table, writer.item(2, 3))
+    assert len(table) == 0 and rows.vacant == 3
+    check(table)
+
+
 # --- any sequence of operations -----------------------------------------------------------------------------------
 
 

@@ -180,7 +180,7 @@ def main(payload: bytes, connection: Connection) -> None:
             sys.exit(0)
         said = str(error) if isinstance(error, UserError) else traceback.format_exc()
         try:
-            connection.send(("failed", said, isinstance(error, UserError)))
+            connection.send(("failed", said, f"{type(error).__name__}: {error}", isinstance(error, UserError)))
         finally:
             sys.exit(1)
     finally:

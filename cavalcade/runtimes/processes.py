@@ -17,7 +17,7 @@ from typing import Any
 
 from cavalcade import checkpoint
 from cavalcade.errors import UserError
-from cavalcade.memory import SharedWords
+from cavalcade.memory import SharedWords, sweep
 from cavalcade.program import Node, Program, ProgramFailed
 from cavalcade.runtimes import child
 from cavalcade.runtimes.child import BEAT, STEPS, Counter, Job
@@ -43,7 +43,8 @@ class Member:
     steps_then: int = 0  # counted when it failed last
     start_at: float = 0.0  # when it may be started anew
     started: float = 0.0
-    cause: str = ""
+    cause: str = ""  # of its failure, whole
+    short: str = ""  # and in a line
 
     @property
     def alone(self) -> bool:
@@ -146,11 +147,13 @@ class Processes:
                     self._start(member)
             elif not member.process.is_alive():
                 self._hear(member, 0.0)
-                self._failed(member, member.cause or _exit(member.process.exitcode))
+                died = _exit(member.process.exitcode)
+                self._failed(member, member.cause or died, member.short or died)
             elif self._hangs(member, now):
                 os.kill(member.process.pid, signal.SIGKILL)
                 member.process.join()
-                self._failed(member, f"no sign of life for {self.hang_seconds:g} s")
+                hung = f"no sign of life for {self.hang_seconds:g} s"
+                self._failed(member, hung, hung)
 
     def _hear(self, member: Member, timeout: float) -> None:
         try:
@@ -161,8 +164,8 @@ class Processes:
                     member.ready = True
                     self.addresses |= given[0]
                 elif what == "failed":
-                    member.cause = given[0]
-                    if given[1]:  # a sentence for the user: starting again would only say it again
+                    member.cause, member.short = given[0], given[1]
+                    if given[2]:  # a sentence for the user: starting again would only say it again
                         raise UserError(f"{member.group}: {given[0]}")
                 else:
                     self.answers.setdefault(member.group, []).append((what, *given))
@@ -173,11 +176,12 @@ class Processes:
         seen = int(self.words.array[member.index, BEAT]) / 1e6
         return now - max(seen, member.started) > self.hang_seconds
 
-    def _failed(self, member: Member, cause: str) -> None:
+    def _failed(self, member: Member, cause: str, short: str) -> None:
         steps = int(self.words.array[member.index, STEPS])
         member.failures = 1 if steps > member.steps_then else member.failures + 1
-        member.steps_then, member.cause = steps, cause
-        self.faults.append({"node": member.group, "cause": cause.strip().splitlines()[-1], "failures": member.failures})
+        member.steps_then, member.cause, member.short = steps, "", ""
+        self.faults.append({"node": member.group, "cause": short, "failures": member.failures})
+        sweep(member.process.pid)
         member.process = member.connection = None
         if not member.alone or member.failures > PATIENCE:
             raise ProgramFailed(f"{member.group} failed:\n{cause}")
@@ -300,6 +304,9 @@ class Processes:
             running = [member for member in running if member.process.is_alive()]
             if not running:
                 break
+        for member in self.members:
+            if member.process is not None:
+                sweep(member.process.pid)
         self.words.close()
 
 

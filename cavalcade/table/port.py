@@ -159,11 +159,14 @@ class Port:
         return True
 
     def reclaim(self) -> None:
-        """The writer has died: what it posted is inserted, what it had under way is free again, and a new writer may
-        begin at the same address."""
-        while self.rings.posts.waiting:
-            if not self._insert(self.rings.posts.waiting):
-                raise UserError("The table takes no more; what a dead writer posted cannot be inserted.")
+        """The writer has died: what it posted is inserted as far as the limiter lets it, what it had under way is free
+        again, and a new writer may begin at the same address."""
+        while self.rings.posts.waiting and self._insert(self.rings.posts.waiting):
+            pass
+        left = self.rings.posts.waiting
+        self.rings.posts.drop(left)
+        if self.address.reserving:
+            self.table.promised -= left
         with self.table.lock:
             self.table.rows.reclaim(self.writer)
         for ring in (self.rings.grants, self.rings.releases):
@@ -193,6 +196,10 @@ class Writer:
         self.done_with: list[np.ndarray] = []
         self.waiting = 0
         self.version = np.zeros(0, np.int64)
+
+    def ready(self, environments: int) -> bool:
+        """Whether there are rows for a step of so many environments, even if all of their episodes end in it."""
+        return len(self.mine) + self.rings.grants.waiting >= environments * (1 + self.signature.rows.stack)
 
     def can_insert(self, count: int) -> bool:
         """Whether so many items can be posted now; of a queue, asks for room if there is none."""

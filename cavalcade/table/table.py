@@ -167,6 +167,10 @@ class Table:
         """Of the contents, whole from the beginning."""
         return self.memory.bytes
 
+    def ready(self, environments: int) -> bool:
+        """Whether a step of so many environments can be written: here always, elsewhere when rows have been granted."""
+        return True
+
     def can_insert(self, count: int) -> bool:
         return self.limiter.can_insert(count)
 

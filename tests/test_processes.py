@@ -1,0 +1,212 @@
+"""The process runtime with real processes: the same programs, killed roles, misbehaving environments, nothing left."""
+
+import functools
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import psutil
+import pytest
+
+import cavalcade
+from cavalcade import checkpoint
+from cavalcade.broadcast import Broadcast
+from cavalcade.errors import UserError
+from cavalcade.experiment import Experiment, Settings
+from cavalcade.program import Placement, Program, ProgramFailed
+from cavalcade.runs import Run
+from cavalcade.runtimes import processes
+from cavalcade.runtimes.processes import Processes
+from cavalcade.training import Session
+from tests.chaotic import Chaotic, Hopeless, Unreliable
+from tests.leftovers import assert_nothing_is_left, orphaned
+
+ROOT = Path(__file__).parent.parent
+SMALL = {"backend": "numpy", "hidden": (8,), "envs": 2, "evaluations": 0, "runtime": "process", "actors": 2}
+DQN = {"replay_start": 100, "batch": 16, "update_every": 8, "updates_per_draw": 1}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    before = orphaned()
+    yield
+    assert_nothing_is_left(before)
+
+
+def settings_of(system):
+    return {**SMALL, **(DQN if "dqn" in system else {"unroll": 8})}
+
+
+@pytest.mark.parametrize("system", ["dqn", "ppo", "a2c", "apex-dqn", "impala"])
+def test_a_system_runs_in_processes_to_its_budget(system, tmp_path):
+    run = cavalcade.train(system, "CartPole-v1", steps=1500, out=tmp_path / "run", display=False, **settings_of(system))
+    last = run.rows()[-1]
+    assert last["step"] >= 1500 and last["updates"] > 0
+    assert (run.policy / "policy.safetensors").exists() and not (run.path / "faults.jsonl").exists()
+    state, step, _ = checkpoint.load_latest(run.checkpoints / "learner")
+    assert step >= 1500 and set(state) >= {"table", "learner"}
+
+
+def test_on_policy_learning_in_processes_is_exactly_on_policy(tmp_path):
+    """An actor begins an unroll only when room was promised, and that is after the parameters were published."""
+    run = cavalcade.train(
+        "ppo", "CartPole-v1", steps=2000, out=tmp_path / "run", display=False, rows=20, **settings_of("ppo")
+    )
+    lags = [row["policy_lag"] for row in run.rows() if "policy_lag" in row]
+    assert lags and set(lags) == {0.0}
+
+
+def test_a_run_in_processes_resumes_from_its_checkpoint(tmp_path):
+    run = cavalcade.train("dqn", "CartPole-v1", steps=1000, out=tmp_path / "run", display=False, **settings_of("dqn"))
+    state, step, _ = checkpoint.load_latest(run.checkpoints)
+    kept, _, _ = checkpoint.load_latest(run.checkpoints / "learner")
+    runtime = Experiment.from_config(run.config).launch((run.checkpoints, step, state))
+    try:
+        assert runtime.steps("actor") >= step
+        assert runtime.reports()["table"]["table_size"] >= kept["table"]["counters"][0] > 0
+        assert runtime.call("learner", "latest", -1)[0] >= int(kept["learner"]["state"]["updates"])
+    finally:
+        runtime.close()
+
+
+def killed(runtime, group):
+    member = next(member for member in runtime.members if member.group == group)
+    os.kill(member.process.pid, signal.SIGKILL)
+    return member
+
+
+def session(tmp_path, system, environment="CartPole-v1", **more):
+    overrides = {**settings_of(system), "steps": 3000, "checkpoint_seconds": 0.2, **more}
+    names = set(Settings.__dataclass_fields__)
+    settings = Settings(**{k: v for k, v in overrides.items() if k in names})
+    algorithm = {k: v for k, v in overrides.items() if k not in names}
+    experiment = Experiment.create(system, environment, settings, algorithm)
+    return Session(experiment, Run.create(tmp_path / "run", experiment.config()), False)
+
+
+@pytest.mark.parametrize("role", ["actor/0", "learner", "evaluator"])
+@pytest.mark.parametrize("system", ["apex-dqn", "impala"])
+def test_a_killed_role_is_replaced_and_the_run_reaches_its_budget(tmp_path, system, role):
+    steps = 8_000 if system == "apex-dqn" else 40_000
+    sitting = session(tmp_path, system, steps=steps, evaluations=2, evaluation_episodes=1)
+    original, rounds = sitting.runtime.round, [0]
+
+    def round_and_kill():
+        original()
+        rounds[0] += 1
+        if rounds[0] == 5:
+            killed(sitting.runtime, role)
+
+    sitting.runtime.round = round_and_kill
+    sitting.drive()
+    rows = sitting.run.rows()
+    assert rows[-1]["step"] >= steps
+    faults = [json.loads(line) for line in (sitting.run.path / "faults.jsonl").read_text().splitlines()]
+    assert [fault["node"] for fault in faults] == [role] and "SIGKILL" in faults[0]["cause"]
+
+
+@pytest.mark.parametrize(("what", "says"), [("raise", "broke"), ("segfault", "SIGSEGV"), ("sleep", "no sign of life")])
+def test_an_environment_that_breaks_costs_an_actor_and_no_more(tmp_path, what, says):
+    environment = functools.partial(Chaotic, what, str(tmp_path / "trace"))
+    sitting = session(tmp_path, "impala", environment)
+    sitting.runtime.hang_seconds = 3.0
+    sitting.drive()
+    faults = [json.loads(line) for line in (sitting.run.path / "faults.jsonl").read_text().splitlines()]
+    assert len(faults) == 1 and faults[0]["node"].startswith("actor") and says in faults[0]["cause"]
+    assert sitting.run.rows()[-1]["step"] >= 3000
+
+
+def test_resets_that_fail_now_and_then_do_not_stop_a_run(tmp_path):
+    sitting = session(tmp_path, "impala", Unreliable, steps=4000)
+    sitting.drive()
+    assert sitting.run.rows()[-1]["step"] >= 4000
+
+
+def test_a_failure_that_comes_again_and_again_stops_the_run_with_its_cause(tmp_path, monkeypatch):
+    monkeypatch.setattr(processes, "BACK_OFF", 0.01)
+    monkeypatch.setattr(processes, "PATIENCE", 1)
+    sitting = session(tmp_path, "impala", Hopeless, steps=10**6, actors=1)
+    with pytest.raises(ProgramFailed, match="nothing can be done"):
+        sitting.drive()
+    faults = (sitting.run.path / "faults.jsonl").read_text()
+    assert faults.count("actor/") > processes.PATIENCE
+
+
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_no_process_outlives_its_driver(tmp_path, number):
+    command = "train impala CartPole-v1 --steps 100000000 --rows 100000 --evaluations 0"
+    placed = ["--runtime", "process", "--actors", "2", "--backend", "numpy", "--out", str(tmp_path / "run")]
+    arguments = [sys.executable, "-m", "cavalcade", *command.split(), *placed]
+    driver = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "run" / "metrics.jsonl").exists() or not (tmp_path / "run" / "metrics.jsonl").stat().st_size:
+        assert time.monotonic() < deadline and driver.poll() is None
+        time.sleep(0.05)
+    children = psutil.Process(driver.pid).children(recursive=True)
+    assert len(children) >= 3
+    driver.send_signal(number)
+    driver.wait(30)
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+    if number != signal.SIGKILL:
+        assert checkpoint.load_latest(tmp_path / "run" / "checkpoints")[1] > 0
+
+
+class Boom:
+    def __init__(self, message):
+        raise ValueError(message)
+
+
+class Still:
+    def step(self):
+        return False
+
+
+def test_a_node_that_cannot_be_built_shows_its_traceback_with_its_name():
+    program = Program("boom")
+    program.add("fuse", Boom, "it is wet")
+    with pytest.raises(ProgramFailed, match=r"fuse could not be built:\n(.|\n)*ValueError: it is wet"):
+        Processes(program)
+
+
+def test_what_cannot_be_sent_is_refused_before_anything_starts():
+    program = Program("held")
+    program.add("node", Still, placement=Placement())
+    program.nodes["node"].kwargs["lock"] = multiprocessing.get_context("spawn").Lock()
+    with pytest.raises(UserError, match="node"):
+        Processes(program)
+
+
+def test_the_latest_value_is_never_torn():
+    broadcast = Broadcast({"a": np.zeros(200_000, np.int64), "b": np.zeros((), np.int64)})
+    context = multiprocessing.get_context("spawn")
+    done = context.Event()
+    reader = context.Process(target=read_for_ever, args=(broadcast.address, done))
+    reader.start()
+    version = 0
+    while not done.is_set():
+        version += 1
+        broadcast.publish(version, {"a": np.full(200_000, version), "b": np.array(version)})
+    reader.join()
+    assert reader.exitcode == 0 and version > 100
+    broadcast.close()
+
+
+def read_for_ever(address, done):
+    reader, seen, known = address.connect(), 0, 0
+    try:
+        while seen < 300:
+            found = reader.latest(known)
+            if found is None:
+                continue
+            version, value = found
+            assert version > known and (value["a"] == version).all() and value["b"] == version
+            known, seen = version, seen + 1
+    finally:
+        done.set()
