@@ -17,16 +17,21 @@ SMALL = {"hidden": (16,), "normalise_observations": False}
 DQN = {**SMALL, "batch": 16, "updates_per_draw": 2, "replay_start": 32, "target_period": 3}
 ON_POLICY = {**SMALL, "unroll": 6, "normalise_rewards": False}
 PPO = {**ON_POLICY, "epochs": 3, "minibatches_per_epoch": 2}
+IMPALA = {**ON_POLICY, "batch": 4}
 CASES = {
     "dqn": ("dqn", "CartPole-v1", DQN),
     "a2c": ("a2c", "CartPole-v1", ON_POLICY),
+    "impala": ("impala", "CartPole-v1", IMPALA),
     "ppo": ("ppo", "CartPole-v1", PPO),
     "recurrent ppo": ("ppo", "CartPole-v1", {**PPO, "memory": 16}),
+    "recurrent impala": ("impala", "CartPole-v1", {**IMPALA, "memory": 16, "summed": True}),
+    "impala, continuous": ("impala", "Pendulum-v1", {**IMPALA, "normalise_observations": True, "rho_bar": 2.0}),
     "ppo, continuous": ("ppo", "Pendulum-v1", {**PPO, "entropy_cost": 0.01, "normalise_observations": True}),
     "ppo, masked": ("ppo", "cavalcade/MaskedBandit-v0", {**PPO, "shared": True}),
+    "impala, masked": ("impala", "cavalcade/MaskedBandit-v0", {**IMPALA, "normalise_advantages": True}),
     "dqn, masked": ("dqn", "cavalcade/MaskedBandit-v0", {**DQN, "dueling": False, "double": False}),
 }
-FOUR = ["dqn", "a2c", "ppo", "recurrent ppo"]
+EACH = ["dqn", "a2c", "ppo", "recurrent ppo", "impala"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -118,7 +123,7 @@ def test_gradients_agree_where_a_rectifier_is_exactly_at_zero():
     np.testing.assert_allclose(found["numpy"], found["torch"], atol=1e-5)
 
 
-@pytest.mark.parametrize("case", FOUR)
+@pytest.mark.parametrize("case", EACH)
 def test_parameters_agree_after_updates(case):
     learners = {backend: parts_of(case, backend).learner() for backend in backends.NAMES}
     twin, metrics = parts_of(case).learner(), {}
@@ -191,11 +196,11 @@ class Watched(torch_backend.Recorded):
         self.made.append(self)
 
 
-@pytest.mark.parametrize("case", ["dqn", "ppo", "recurrent ppo"])
+@pytest.mark.parametrize("case", ["dqn", "ppo", "recurrent ppo", "impala"])
 def test_recorded_programs_give_the_bits_of_eager_calls(case, monkeypatch):
     monkeypatch.setattr(torch_backend, "Recorded", Watched)
     parts = parts_of(case, anneal=True)
-    draws = [random_items(parts, seed) for seed in range(15 if case == "dqn" else 5)]  # 2 or 6 updates each
+    draws = [random_items(parts, seed) for seed in range({"dqn": 15, "impala": 30}.get(case, 5))]  # 2, 1 or 6 updates
 
     def run(warm_up):
         monkeypatch.setattr(Watched, "WARM_UP", warm_up)
@@ -368,7 +373,7 @@ def with_absurd_padding(items):
     return absurd
 
 
-@pytest.mark.parametrize("case", ["a2c", "ppo", "recurrent ppo"])
+@pytest.mark.parametrize("case", ["a2c", "ppo", "recurrent ppo", "impala", "recurrent impala"])
 @pytest.mark.parametrize("normalise_advantages", [False, True])
 def test_padding_does_not_reach_the_gradients(case, normalise_advantages):
     parts = parts_of(case, normalise_advantages=normalise_advantages, entropy_cost=0.1)
