@@ -1,4 +1,4 @@
-"""The command line: cavalcade train | resume | evaluate | play | plot | table | systems."""
+"""The command line: cavalcade train | resume | evaluate | play | plot | table | graph | systems."""
 
 import contextlib
 import dataclasses
@@ -21,6 +21,7 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
   cavalcade play RUN [--out FILE.mp4] [--seed S]
   cavalcade plot RUN... [--out FILE.png] [--by step|time]
   cavalcade table RUN [--item N]                what the run's table held at its last checkpoint
+  cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
   cavalcade systems                             what can be trained, with papers
 
 cavalcade train SYSTEM ENV --help lists every setting with its value for that environment."""
@@ -243,6 +244,23 @@ def look_into_table(arguments: list[str]) -> None:
     print("\n".join(describe(table, version) if given.item is None else describe_item(table, given.item)))
 
 
+def graph(arguments: list[str]) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Graph:
+        actors: int = 2
+        evaluations: int = 1  # 0 draws the program without its evaluator
+
+    words = [word for word in arguments[:2] if not word.startswith("-")]
+    if not words and not {"-h", "--help"} & set(arguments):
+        raise UserError("Usage: cavalcade graph SYSTEM [ENV] [--actors N]")
+    given = parse(Graph, arguments[len(words) :], "graph SYSTEM [ENV]")
+    system, environment = (*words, "CartPole-v1")[:2]
+    from cavalcade.experiment import Experiment, Settings
+
+    settings = Settings(actors=given.actors, evaluations=given.evaluations)
+    print(Experiment.create(system, environment, settings, {}).program().graph())
+
+
 def list_systems(arguments: list[str]) -> None:
     parse(Nothing, arguments, "systems")
     from cavalcade.systems import SYSTEMS
@@ -272,6 +290,7 @@ COMMANDS = {
     "play": play,
     "plot": plot,
     "table": look_into_table,
+    "graph": graph,
     "systems": list_systems,
 }
 
