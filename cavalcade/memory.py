@@ -50,11 +50,14 @@ class Memory:
             # named after its owner, so that whoever finds one knows whether it is still of use
             name = f"cavalcade-{os.getpid()}-{secrets.token_hex(6)}"
             segment = shared_memory.SharedMemory(name, create=True, size=size)
+            self.segments.append(segment)
+            if hasattr(os, "posix_fallocate"):  # else a full /dev/shm would be noticed by a SIGBUS, hours later
+                os.posix_fallocate(segment._fd, 0, size)  # type: ignore[attr-defined]
         except OSError as error:
+            self.close()
             raise UserError(
                 f"{size / 1e9:.2f} GB of shared memory cannot be had ({error}); make the table smaller."
             ) from error
-        self.segments.append(segment)
         return _mapped(segment)[:size]
 
     def _in_file(self, size: int) -> np.ndarray:

@@ -225,8 +225,9 @@ def test_large_leaves_come_back(shape):
         assert np.array_equal(found["x"], given[found["n"]])
     for number in (0, 16):  # at its place a new one, which must not reach into its neighbour's
         table.delete(table.key[number : number + 1])
-        given[number] = chance.integers(0, 256, shape, dtype=np.uint8)
-        table.insert({"n": np.array([number]), "x": given[number : number + 1]})
+        new = chance.integers(0, 256, (2, *shape), dtype=np.uint8)[:1]
+        table.insert({"n": np.array([number]), "x": new})
+        given[number] = new[0]
     found = table.sample(500).items
     assert np.array_equal(found["x"], given[found["n"]])
 

@@ -15,6 +15,7 @@ from cavalcade.memory import Memory
 from cavalcade.table import _core
 
 LARGE = 256  # bytes from which a leaf has an array of its own
+MOST_LEAVES = 256  # MOST_FIELDS in columns.c
 RECYCLED = 1 << 20  # bytes from which the memory of a drawn column is used again
 
 
@@ -53,6 +54,8 @@ class Plane:
     """[count] records of equal size; a column is [n, ...] values of one leaf, or of several."""
 
     def __init__(self, leaves: dict[str, np.ndarray], count: int, memory: Memory, header: int = 0):
+        if len(leaves) > MOST_LEAVES:
+            raise UserError(f"An item or a row can have {MOST_LEAVES} small leaves, not {len(leaves)}: stack some.")
         self.leaves, self.recycler, offset = leaves, Recycler(), header
         self.offsets: dict[str, int] = {}
         for name in sorted(leaves, key=lambda name: (-leaves[name].dtype.itemsize, name)):  # aligned without gaps

@@ -14,11 +14,13 @@ from typing import Any
 
 import numpy as np
 
+from cavalcade.errors import UserError
 from cavalcade.memory import Memory
 from cavalcade.table import _core
 from cavalcade.table.planes import Planes
 from cavalcade.tree import Tree, leaves, rebuild
 
+MOST_WRITERS = 32_767  # their numbers are kept in 16 bits
 ORIGIN = "#origin"  # of each row: environment, episode, step; to tell where an item came from
 
 
@@ -93,6 +95,8 @@ class Rows(RowData):
 
     def take(self, count: int, writer: int = 0) -> np.ndarray | None:
         """[count] rows for a writer to fill, or None if so many are not free."""
+        if not 0 <= writer < MOST_WRITERS:
+            raise UserError(f"A table has writers 0 to {MOST_WRITERS - 1:,}, not {writer}.")
         slots = np.empty(count, np.int32)
         return slots if _core.take(self.core, writer + 1, slots) else None
 

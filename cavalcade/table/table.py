@@ -29,7 +29,7 @@ class Sample(NamedTuple):
     probability: np.ndarray  # [B] float64, with which each was drawn
     weight: np.ndarray  # [B] float32, (N * probability) ** -importance over the largest of them
     times_sampled: np.ndarray  # [B] int32, this time included
-    age: np.ndarray  # [B] int64, inserts since
+    age: np.ndarray  # [B] int64, inserts since, its own included
     version: np.ndarray  # [B] int64, of the policy that made it
 
 
