@@ -57,7 +57,8 @@ _APEX_PIXELS = {
     "clip_rewards": True,
 }
 
-# Espeholt 2018, table G.1. There a lost life ends an episode: --option life_loss_info=true.
+# Espeholt 2018, table G.1. There a lost life ends an episode: --option life_loss_info=true. The paper's deep network is
+# --convolution impala, on a CPU twelve times slower than the one chosen here, which is about its shallow one.
 _IMPALA_PIXELS = {
     "unroll": 20,
     "batch": 32,
@@ -70,7 +71,6 @@ _IMPALA_PIXELS = {
     "max_gradient_norm": 40.0,
     "clip_rewards": True,
     "normalise_rewards": False,
-    "convolution": "impala",
 }
 
 SYSTEMS = {

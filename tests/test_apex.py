@@ -212,11 +212,12 @@ def test_two_runs_of_one_seed_are_one_run():
     assert np.array_equal(*vectors)
 
 
-@pytest.mark.parametrize("at", [85, 87])
-def test_a_restored_run_goes_on_exactly(at):
-    run = experiment(flush=50, pull_every=9)
+@pytest.mark.parametrize("at, longest", [(85, 500), (87, 500), (40, 5)])
+def test_a_restored_run_goes_on_exactly(at, longest):
+    run = experiment(flush=50, pull_every=9, options={"max_episode_steps": longest})
     runtime = rounds(launch(run), at)
     kept = runtime.state()
+    assert longest == 500 or runtime.objects["actor/0"].adder.cut.all(), "just when all episodes are cut short"
     rounds(runtime, 80)
     other = launch(run)
     other.restore(kept)
