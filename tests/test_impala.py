@@ -13,7 +13,7 @@ from cavalcade.parts import Parts
 from cavalcade.runtimes.inprocess import InProcess
 
 SMALL = {"hidden": (8,), "unroll": 5, "normalise_rewards": False}
-IMPALA = {**SMALL, "batch": 4}
+IMPALA = {**SMALL, "batch": 4, "queue_batches": 1}
 REPLAY = {"replay_share": 0.5, "replay_size": 20}
 
 

@@ -28,7 +28,7 @@ class Impala(ActorCritic):
     c_bar: float = 1.0  # decides only how far corrections reach back
     unroll: int = 20
     batch: int = 16  # unrolls of one update; 32 in the paper
-    queue_batches: int = 1  # that may wait for the learner, and with it how old they get
+    queue_batches: int = 2  # that may wait for the learner, which bounds how old they get; 1 is nearly lock step
     max_policy_lag: int = 0  # updates; older unrolls are left out of the loss; 0 leaves out none
     replay_share: float = 0.0  # of each batch, drawn again from the newest unrolls; 0.5 in the paper's variant
     replay_size: int = 10_000  # unrolls
