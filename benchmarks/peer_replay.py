@@ -12,10 +12,8 @@ import sys
 import time
 
 import numpy as np
+from workload import BATCH, DRAW, FILLED, SIZES, rate
 
-BATCH, DRAW, SECONDS = 64, 512, 2.0
-SIZE = {"small": 1_000_000, "frames": 100_000}
-FILLED = {"small": 1_000_000, "frames": 30_000}
 rng = np.random.default_rng(0)
 
 
@@ -33,10 +31,10 @@ def cpprb_buffer(kind):
     if kind == "frames":  # it stacks on the last axis and keeps each frame once
         obs = np.ascontiguousarray(obs.transpose(0, 2, 3, 1))
         fields = {"obs": {"shape": (84, 84, 4), "dtype": np.uint8}, **scalars}
-        buffer = cpprb.PrioritizedReplayBuffer(SIZE[kind], fields, next_of="obs", stack_compress="obs")
+        buffer = cpprb.PrioritizedReplayBuffer(SIZES[kind], fields, next_of="obs", stack_compress="obs")
     else:
         one = {"shape": (4,), "dtype": np.float32}
-        buffer = cpprb.PrioritizedReplayBuffer(SIZE[kind], {"obs": one, "next_obs": one, **scalars})
+        buffer = cpprb.PrioritizedReplayBuffer(SIZES[kind], {"obs": one, "next_obs": one, **scalars})
     row = {"obs": obs, "next_obs": obs, "act": action, "rew": reward, "done": done}
     priority = rng.random(DRAW) + 0.01
 
@@ -50,7 +48,7 @@ def tianshou_buffer(kind):
     from tianshou.data import Batch, PrioritizedVectorReplayBuffer
 
     obs, action, reward, done = data(kind)
-    buffer = PrioritizedVectorReplayBuffer(SIZE[kind], BATCH, alpha=0.6, beta=0.4)
+    buffer = PrioritizedVectorReplayBuffer(SIZES[kind], BATCH, alpha=0.6, beta=0.4)
     row = Batch(obs=obs, obs_next=obs, act=action, rew=reward, terminated=done, truncated=done, done=done, info=Batch())
     which, priority = np.arange(BATCH), rng.random(DRAW) + 0.01
 
@@ -67,19 +65,10 @@ def sb3_buffer(kind):
 
     obs, action, reward, done = data(kind)
     box = spaces.Box(0, 255, (4, 84, 84), np.uint8) if kind == "frames" else spaces.Box(-9, 9, (4,), np.float32)
-    size = min(SIZE[kind], 30_000) if kind == "frames" else SIZE[kind]
+    size = min(SIZES[kind], 30_000) if kind == "frames" else SIZES[kind]
     buffer = ReplayBuffer(size, box, spaces.Discrete(4), "cpu", BATCH, handle_timeout_termination=False)
     infos = [{}] * BATCH
     return lambda: buffer.add(obs, obs, action, reward, done, infos), lambda: buffer.sample(DRAW), None
-
-
-def rate(call, items):
-    call()
-    began, calls = time.perf_counter(), 0
-    while (spent := time.perf_counter() - began) < SECONDS:
-        call()
-        calls += 1
-    return calls * items / spent
 
 
 if __name__ == "__main__":

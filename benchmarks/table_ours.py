@@ -1,4 +1,4 @@
-"""Our side of the table's benchmark: python table_ours.py small|frames|processes-small|processes-frames
+"""Our side of the table's benchmark: python table_ours.py small|frames|processes-small|processes-frames|tree
 
 The peers' workload: 64 environments that give one transition each per insert, draws of 512 with importance weights in
 arrays of the caller's own, new priorities for what was drawn. Prints `name value unit`.
@@ -9,16 +9,14 @@ import sys
 import time
 
 import numpy as np
+from workload import BATCH, DRAW, FILLED, SIZES, rate
 
 from cavalcade.memory import Memory
-from cavalcade.table import Items, Rows, RowSpec, Signature, Table
+from cavalcade.table import Items, Rows, RowSpec, Signature, Table, _core
 from cavalcade.table.port import Address, Port, Writer
 from cavalcade.table.rows import ORIGIN
 
-BATCH, DRAW, SECONDS = 64, 512, 2.0
 OWN = {"action": np.zeros((), np.int64), "reward": np.zeros((), np.float32), "discount": np.zeros((), np.float32)}
-SIZES = {"small": 1_000_000, "frames": 100_000}
-FILLED = {"small": 1_000_000, "frames": 30_000}
 POSTED = {"small": 6_000_000, "frames": 1_000_000}
 
 
@@ -57,15 +55,6 @@ class Environments:
         self.here = after
 
 
-def rate(call, items: int) -> float:
-    call()
-    began, calls = time.perf_counter(), 0
-    while (spent := time.perf_counter() - began) < SECONDS:
-        call()
-        calls += 1
-    return calls * items / spent
-
-
 def in_one_process(kind: str) -> None:
     item, size = signature(kind), SIZES[kind]
     memory = Memory()
@@ -83,6 +72,23 @@ def in_one_process(kind: str) -> None:
     print(f"sample {rate(lambda: table.sample(DRAW, 0.4), DRAW):.6g} items/s")
     print(f"insert {rate(environments.insert, BATCH):.6g} items/s")
     print(f"bytes {memory.bytes / size:.6g} B")
+
+
+def tree() -> None:
+    """The core alone: a prioritised draw and new priorities, without the calls around it (see peer_numba.py)."""
+    table = Table.prioritised({"nothing": np.zeros((), np.float32)}, SIZES["small"], exponent=0.6)
+    rng = np.random.default_rng(0)
+    for _ in range(SIZES["small"] // 1000):
+        table.insert({"nothing": np.zeros(1000, np.float32)}, 0, rng.random(1000))
+    places, times, slots = np.empty(DRAW, np.int32), np.empty(DRAW, np.int32), np.empty((DRAW, 0), np.int32)
+    keys, versions, probability = np.empty(DRAW, np.int64), np.empty(DRAW, np.int64), np.empty(DRAW)
+    weight, priority = np.empty(DRAW, np.float32), rng.random(DRAW).astype(np.float32)
+
+    def cycle() -> None:
+        _core.draw(table.core, 0.4, places, keys, versions, probability, times, slots, weight)
+        _core.update(table.core, keys, priority)
+
+    print(f"cycle {1e6 / rate(cycle, 1):.4g} us")
 
 
 def write(kind: str, address: Address, count: int) -> None:
@@ -112,7 +118,9 @@ def between_processes(kind: str) -> None:
 
 if __name__ == "__main__":
     what = sys.argv[1]
-    if what.startswith("processes-"):
+    if what == "tree":
+        tree()
+    elif what.startswith("processes-"):
         between_processes(what.removeprefix("processes-"))
     else:
         in_one_process(what)

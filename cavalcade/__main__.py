@@ -241,7 +241,10 @@ def look_into_table(arguments: list[str]) -> None:
 
     table, step, version = load_table(path)
     print(f"table of {path} at step {step:,}")
-    print("\n".join(describe(table, version) if given.item is None else describe_item(table, given.item)))
+    try:
+        print("\n".join(describe(table, version) if given.item is None else describe_item(table, given.item)))
+    finally:
+        table.close()
 
 
 def graph(arguments: list[str]) -> None:

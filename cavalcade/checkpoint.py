@@ -49,7 +49,7 @@ def save(folder: Path, state: dict, step: int, keep: int = 2) -> Path:
         raise UserError(f"A checkpoint needs step >= 0 and keep >= 1, not step {step} and keep {keep}.")
     arrays: dict[str, np.ndarray] = {}
     encoded = _encode(state, "", arrays)
-    final = folder / f"step-{step:09d}"
+    final = folder / _name(step)
     writing = folder / f"{_WRITING}{final.name}-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -81,6 +81,11 @@ def load_latest(folder: Path) -> tuple[dict, int, list[str]]:
             notes.append(f"Checkpoint {path.name} was refused: {error}.")
     reason = " ".join(notes) or "It holds none."
     raise UserError(f"No usable checkpoint in {folder}, so start the training anew with `cavalcade train`. {reason}")
+
+
+def load_step(folder: Path, step: int) -> dict:
+    """The state that was saved at this step."""
+    return load(folder / _name(step))[0]
 
 
 def load(path: Path) -> tuple[dict, int]:
@@ -116,6 +121,10 @@ def is_disk_full(error: BaseException) -> bool:
 
 
 # Folders
+
+
+def _name(step: int) -> str:
+    return f"step-{step:09d}"
 
 
 def _checkpoints(folder: Path) -> list[Path]:

@@ -9,6 +9,10 @@ class UserError(Exception):
     """Bad input, a bad file or a bad environment. The command line prints it without a traceback."""
 
 
+class Stopped(RuntimeError):
+    """What was waited for was stopped: the program ends, and so does whoever waited."""
+
+
 def nearest(word: str, options: Iterable[str]) -> str:
     """` Did you mean 'x'?` for the option most like `word`, or an empty string."""
     by_lower = {option.lower(): option for option in options}

@@ -11,6 +11,7 @@ from cavalcade.experiment import Experiment
 from cavalcade.runs import Run
 from cavalcade.table import Table
 from cavalcade.table.rows import ORIGIN
+from cavalcade.table.table import NEXT
 from cavalcade.tree import named
 
 BARS = 10  # of a histogram
@@ -21,9 +22,11 @@ def load_table(path: str | Path, environment: Any = None, network: Any = None) -
     """The table of a run, the environment step it was saved at, and the version of the policy by then."""
     run = Run.open(Path(path))
     state, step, _ = checkpoint.load_latest(run.checkpoints)
+    # of a run in processes, table and learner have saved themselves
+    nodes = state["nodes"] if "nodes" in state else checkpoint.load_step(run.checkpoints / "learner", step)
     table = Experiment.from_config(run.config, environment, network).parts.table()
-    table.restore(state["nodes"]["table"])
-    return table, step, int(state["nodes"]["learner"]["state"]["updates"])
+    table.restore(nodes["table"])
+    return table, step, int(nodes["learner"]["state"]["updates"])
 
 
 def describe(table: Table, version: int) -> list[str]:
@@ -41,9 +44,10 @@ def describe(table: Table, version: int) -> list[str]:
         )
     if not len(there):
         return [*lines, "no items"]
-    ages = table.counters[1] - (table.key[there] >> table.bits)
+    numbers = table.numbers(table.key[there])
+    ages = table.counters[NEXT] - numbers
     lines += [
-        f"numbers: {_number(table, there).min():,} (oldest) to {_number(table, there).max():,} (newest)",
+        f"numbers: {numbers.min():,} (oldest) to {numbers.max():,} (newest)",
         f"ages in inserts: {_spread(ages)}",
         f"times drawn: {_spread(table.times[there])}; never drawn {np.mean(table.times[there] == 0):.0%}",
         f"policy versions: {_spread(table.version[there])}; the learner is at {version:,}",
@@ -56,8 +60,8 @@ def describe(table: Table, version: int) -> list[str]:
 def describe_item(table: Table, number: int) -> list[str]:
     """One item by the number of its insert; negative numbers count from the newest."""
     there = np.flatnonzero(table.key >= 0)
-    numbers = _number(table, there)
-    wanted = number if number >= 0 else int(table.counters[1]) + number
+    numbers, inserts = table.numbers(table.key[there]), int(table.counters[NEXT])
+    wanted = number if number >= 0 else inserts + number
     found = there[numbers == wanted]
     if not len(found):
         span = f"{numbers.min():,} to {numbers.max():,} are there" if len(there) else "the table is empty"
@@ -65,7 +69,7 @@ def describe_item(table: Table, number: int) -> list[str]:
     place = int(found[0])
     lines = [
         f"item {wanted:,}: priority {table.priority[place]:.4g}, drawn {table.times[place]} times",
-        f"  made by policy version {table.version[place]:,}, {int(table.counters[1]) - wanted:,} inserts ago",
+        f"  made by policy version {table.version[place]:,}, {inserts - wanted:,} inserts ago",
     ]
     slots = table.slots[place].copy()
     if len(slots):
@@ -84,10 +88,6 @@ def _origin(table: Table, slots: np.ndarray) -> list[str]:
         steps = origin[(origin[:, :2] == (environment, episode)).all(axis=1), 2]
         lines.append(f"  environment {environment}, episode {episode}, steps {steps.min()} to {steps.max()}")
     return lines
-
-
-def _number(table: Table, places: np.ndarray) -> np.ndarray:
-    return table.key[places] >> table.bits
 
 
 def _chooser(selector: Any) -> str:

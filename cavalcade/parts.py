@@ -142,7 +142,7 @@ class Parts:
         ratio = store.samples_per_insert
         return max(self.experience.batch, ratio * self._at_once, ratio * store.start * store.tolerance, 1.0)
 
-    @property
+    @cached_property
     def signature(self) -> Signature:
         carry = take(self.model.carry(1), 0) if self.model.memory else {}
         return adders.signature(self.experience.item, self.spec, carry, self.algorithm.extras(self.spec))

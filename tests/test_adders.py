@@ -285,7 +285,7 @@ def test_frames_of_stacks_are_stored_once_and_rebuilt(tmp_path):
                     assert stack.tobytes() in seen
                 assert table.insert(items) or (table.sample(len(table)) and table.insert(items))
             obs, first = step.observation, step.first
-        assert table.rows.seen.plane("obs").leaves["obs"].shape == (4,), "a row holds one frame"
+        assert table.rows.seen.shapes["obs"][0] == (4,), "a row holds one frame"
         table.check()
         environments.close()
 

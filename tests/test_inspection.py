@@ -77,3 +77,11 @@ def test_a_looked_at_table_is_whole(run):
     table, _, _ = load_table(run.path)
     table.check()
     assert np.isfinite(table.sample(32).items["obs"]).all()
+
+
+def test_the_table_of_a_run_in_processes_is_shown_too(capsys, tmp_path):
+    settings = {**SMALL, "runtime": "process", "replay_start": 100}
+    run = cavalcade.train("dqn", "CartPole-v1", steps=600, out=tmp_path / "run", **settings)
+    code, text, _ = shown(capsys, run.path)
+    assert code == 0 and "draws uniform, removes fifo" in text and "policy versions: 0 to" in text
+    assert shown(capsys, run.path, "--item", -1)[0] == 0

@@ -7,14 +7,12 @@ loss = -log pi(a|s) (R - V) + value_cost / 2 (R - V)^2 - entropy_cost H(pi).
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from cavalcade.algorithm import Forward
-from cavalcade.algorithms.actor_critic import ActorCritic, policy_of, standardised, time_major
+from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
 from cavalcade.ops.losses import weighted_mean
 from cavalcade.ops.returns import gae
 from cavalcade.specs import EnvSpec
-from cavalcade.tree import Tree, take
+from cavalcade.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -28,17 +26,8 @@ class A2C(ActorCritic):
     def updates(self, steps: int, environments: int) -> int:
         return steps // (self.unroll * environments)
 
-    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> Tree:
-        return items
-
-    def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
-        return np.arange(items)[None]
-
     def loss(self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree) -> tuple[Any, dict]:
-        unroll, carry = time_major(xp, samples)
-        outputs = forward(unroll["obs"], carry, unroll["first"])
-        values = outputs["value"][..., 0]  # [T + 1, B]
-        step = take(unroll, slice(-1))  # [T, B]
+        outputs, values, step = evaluated(xp, forward, samples)
         reward, valid = self.rewards(xp, step["reward"]), step["valid"]
         advantage = gae(xp, reward, step["discount"], values, valid, self.gae_lambda)
         goal = advantage + xp.stop_gradient(values[:-1])  # the return R

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.algorithm import Clock
+from cavalcade.algorithm import Clock, Forward
 from cavalcade.errors import require_at_least
 from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.model import Model, build
@@ -14,7 +14,7 @@ from cavalcade.networks import Network, Torso, gaussian, linear
 from cavalcade.ops import distributions
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK, EnvSpec
-from cavalcade.tree import Tree, map
+from cavalcade.tree import Tree, map, take
 
 
 @dataclass(frozen=True)
@@ -81,6 +81,12 @@ class ActorCritic:
             return policy.mode(), {}
         return policy.sample(noise["action"]), {"behaviour": outputs["policy"]}
 
+    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> Tree:
+        return items
+
+    def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
+        return np.arange(items)[None]  # one update from the whole draw
+
     def rewards(self, xp: Any, reward: Any) -> Any:
         return xp.clip(reward, -1.0, 1.0) if self.clip_rewards else reward
 
@@ -101,6 +107,13 @@ def standardised(xp: Any, x: Any, mean: Callable[[Any], Any]) -> Any:
     """x with mean 0 and deviation 1, where `mean` knows which rows count."""
     centred = x - mean(x)
     return centred / (xp.sqrt(mean(xp.square(centred))) + 1e-8)
+
+
+def evaluated(xp: Any, forward: Forward, items: Tree) -> tuple[dict, Any, Tree]:
+    """The model's outputs over unrolls [T + 1, B, ...], their values [T + 1, B], and the steps [T, B, ...]."""
+    unroll, carry = time_major(xp, items)
+    outputs = forward(unroll["obs"], carry, unroll["first"])
+    return outputs, outputs["value"][..., 0], take(unroll, slice(-1))
 
 
 def time_major(xp: Any, items: Tree) -> tuple[Tree, Tree | None]:

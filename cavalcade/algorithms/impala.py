@@ -9,16 +9,14 @@ Without lag pi is mu, both bars are without effect, and this is A2C with n-step 
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
 from cavalcade.algorithm import Forward
-from cavalcade.algorithms.actor_critic import ActorCritic, policy_of, standardised, time_major
+from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
 from cavalcade.errors import UserError, require_at_least
 from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.ops.losses import weighted_mean
 from cavalcade.ops.returns import vtrace
 from cavalcade.specs import EnvSpec
-from cavalcade.tree import Tree, take
+from cavalcade.tree import Tree
 
 
 @dataclass(frozen=True)
@@ -58,17 +56,8 @@ class Impala(ActorCritic):
     def updates(self, steps: int, environments: int) -> int:
         return int(steps / (self.unroll * self.batch * (1.0 - self.replay_share)))
 
-    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> Tree:
-        return items
-
-    def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
-        return np.arange(items)[None]
-
     def loss(self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree) -> tuple[Any, dict]:
-        unroll, carry = time_major(xp, samples)
-        outputs = forward(unroll["obs"], carry, unroll["first"])
-        values = outputs["value"][..., 0]  # [T + 1, B]
-        step = take(unroll, slice(-1))  # [T, B]
+        outputs, values, step = evaluated(xp, forward, samples)
         reward, valid = self.rewards(xp, step["reward"]), step["valid"]
         policy = policy_of(xp, spec, outputs["policy"][:-1], step["obs"])
         behaviour = policy_of(xp, spec, step["behaviour"], step["obs"])
@@ -87,8 +76,7 @@ class Impala(ActorCritic):
         value_loss = 0.5 * mean(xp.square(goal - values[:-1]))
         entropy = mean(policy.entropy())
         loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
-        rho = mean(
-            xp.exp(xp.clip(xp.stop_gradient(log_rho), None, 0.0))
-        )  # 1 without lag; what of the data still counts
+        # how much of the data still counts: 1 without lag
+        rho = mean(xp.exp(xp.clip(xp.stop_gradient(log_rho), None, 0.0)))
         metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "rho": rho}
         return loss * xp.sum(valid) if self.summed else loss, metrics

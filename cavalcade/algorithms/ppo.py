@@ -10,12 +10,12 @@ from typing import Any
 import numpy as np
 
 from cavalcade.algorithm import Forward
-from cavalcade.algorithms.actor_critic import ActorCritic, policy_of, standardised, time_major
+from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised, time_major
 from cavalcade.errors import UserError, require_at_least
 from cavalcade.ops.losses import ppo_clip
 from cavalcade.ops.returns import gae
 from cavalcade.specs import EnvSpec
-from cavalcade.tree import Tree, map, take
+from cavalcade.tree import Tree, map
 
 
 @dataclass(frozen=True)
@@ -32,9 +32,7 @@ class PPO(ActorCritic):
         return steps // (self.unroll * environments) * self.epochs * self.minibatches_per_epoch
 
     def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> Tree:
-        unroll, carry = time_major(xp, items)
-        values = forward(unroll["obs"], carry, unroll["first"])["value"][..., 0]  # [T + 1, B]
-        step = take(unroll, slice(-1))  # [T, B]
+        _, values, step = evaluated(xp, forward, items)
         reward = self.rewards(xp, step["reward"])
         advantage = gae(xp, reward, step["discount"], values, step["valid"], self.gae_lambda)
         behaviour = policy_of(xp, spec, step["behaviour"], step["obs"])
@@ -46,7 +44,7 @@ class PPO(ActorCritic):
         }
         if self.memory:  # whole columns, with the carry before them
             samples["first"] = step["first"]
-            return {**map(lambda leaf: xp.swapaxes(leaf, 0, 1), samples), "carry": carry}
+            return {**map(lambda leaf: xp.swapaxes(leaf, 0, 1), samples), "carry": items["carry"]}
         return map(lambda leaf: xp.reshape(leaf, (leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])), samples)
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:

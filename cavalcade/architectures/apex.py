@@ -6,10 +6,9 @@ that neither side waits for the other's every move. And replay has a soft size: 
 many draws the oldest of what is too much goes.
 """
 
-from cavalcade.architectures.wiring import add_actors
+from cavalcade.architectures.wiring import actors_table_learner
 from cavalcade.errors import UserError
 from cavalcade.experience import Replay
-from cavalcade.learning import LearnerLoop
 from cavalcade.parts import Parts
 from cavalcade.program import Program
 
@@ -17,9 +16,4 @@ from cavalcade.program import Program
 def apex(x: Parts) -> Program:
     if not isinstance(x.experience.store, Replay):
         raise UserError("The architecture apex replays experience, but this algorithm draws it once; use impala.")
-    program = Program("apex")
-    with program.group("learner"):
-        table = program.add("table", x.table)
-        learner = program.add("learner", LearnerLoop, x.learner, table, x.experience.batch, x.importance)
-    add_actors(program, x, table, learner)
-    return program
+    return actors_table_learner("apex", x)

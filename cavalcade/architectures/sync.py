@@ -4,16 +4,10 @@ There is no special loop for it. The table's window has no slack: actors reserve
 draws as soon as a batch is there.
 """
 
-from cavalcade.architectures.wiring import add_actors
-from cavalcade.learning import LearnerLoop
+from cavalcade.architectures.wiring import actors_table_learner
 from cavalcade.parts import Parts
 from cavalcade.program import Program
 
 
 def sync(x: Parts) -> Program:
-    program = Program("sync")
-    with program.group("learner"):
-        table = program.add("table", x.table)
-        learner = program.add("learner", LearnerLoop, x.learner, table, x.experience.batch, x.importance)
-    add_actors(program, x, table, learner)
-    return program
+    return actors_table_learner("sync", x)

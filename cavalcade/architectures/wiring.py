@@ -1,8 +1,19 @@
 """What several architectures wire alike."""
 
 from cavalcade.acting import EnvLoop
+from cavalcade.learning import LearnerLoop
 from cavalcade.parts import Parts
 from cavalcade.program import Handle, Placement, Program
+
+
+def actors_table_learner(name: str, x: Parts) -> Program:
+    """Actors fill one table, one learner draws from it; both lie in one process, so that a draw is a plain call."""
+    program = Program(name)
+    with program.group("learner"):
+        table = program.add("table", x.table)
+        learner = program.add("learner", LearnerLoop, x.learner, table, x.experience.batch, x.importance)
+    add_actors(program, x, table, learner)
+    return program
 
 
 def add_actors(program: Program, x: Parts, sink: Handle, source: Handle) -> None:

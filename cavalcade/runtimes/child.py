@@ -11,7 +11,7 @@ import signal
 import sys
 import time
 import traceback
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade import checkpoint
-from cavalcade.errors import UserError
+from cavalcade.errors import Stopped, UserError
 from cavalcade.program import Node, resolve
 from cavalcade.saving import Saver
 
@@ -41,7 +41,6 @@ class Job:
     incarnation: int = 0  # how often it was started before
     steps: int = 0  # counted by those before it
     restore: tuple[str, int] | None = None  # folder and step of a checkpoint
-    settings: dict[str, str] = field(default_factory=dict)  # of the operating system's environment
 
 
 @dataclass(frozen=True)
@@ -94,8 +93,7 @@ class Child:
         return self.mine[name].share(consumer)
 
     def _restore(self, folder: str, step: int) -> None:
-        state, _ = checkpoint.load(Path(folder) / f"step-{step:09d}")
-        for name, kept in state.items():
+        for name, kept in checkpoint.load_step(Path(folder), step).items():
             self.mine[name].restore(kept)
 
     def run(self) -> None:
@@ -168,16 +166,15 @@ def main(payload: bytes, connection: Connection) -> None:
     import cloudpickle
 
     job: Job = cloudpickle.loads(payload)
-    os.environ.update(job.settings)
     child: Child | None = None
     try:
         child = Child(job, connection)
         child.run()
     except (BrokenPipeError, EOFError, ConnectionResetError):
         pass  # the driver has gone, and so do we
+    except Stopped:
+        pass  # what we write to was closed: the program ends
     except BaseException as error:
-        if type(error).__name__ == "Stopped":  # what we write to was closed: the program ends
-            sys.exit(0)
         said = str(error) if isinstance(error, UserError) else traceback.format_exc()
         try:
             connection.send(("failed", said, f"{type(error).__name__}: {error}", isinstance(error, UserError)))

@@ -120,7 +120,7 @@ class Processes:
     def _kind(self, name: str) -> Any:
         """What a node will be: its class, or the class that a method says it returns."""
         make = self.program.nodes[name].make
-        return make if isinstance(make, type) else getattr(make, "makes", None) or _returned(make)
+        return make if isinstance(make, type) else _returned(make)
 
     def _address(self, edge: str, consumer: str) -> Any:
         found = self.addresses.get((edge, consumer))
@@ -186,7 +186,8 @@ class Processes:
         if not member.alone or member.failures > PATIENCE:
             raise ProgramFailed(f"{member.group} failed:\n{cause}")
         for owner in self._owners(member):
-            self._ask(owner, "reclaim", *[node.name for node in member.nodes][:1])
+            for node in member.nodes:
+                self._ask(owner, "reclaim", node.name)
         member.incarnation += 1
         member.start_at = time.monotonic() + min(LONGEST_BACK_OFF, BACK_OFF * 2 ** (member.failures - 1))
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from cavalcade.table.selectors import Selector
-from cavalcade.table.table import Table
+from cavalcade.table.table import REMOVER, SAMPLER, Table
 
 
 def check(*tables: Table) -> None:
@@ -11,8 +11,8 @@ def check(*tables: Table) -> None:
     references = np.zeros(tables[0].rows.count, np.int64)
     for table in tables:
         _check_items(table)
-        _check_selector(table, table.sampler, table.chosen[0], 5)
-        _check_selector(table, table.remover, table.chosen[1], 7)
+        _check_selector(table, table.sampler, table.chosen[0], SAMPLER)
+        _check_selector(table, table.remover, table.chosen[1], REMOVER)
         references += _references(table)
     tables[0].rows.check(references)
 

@@ -23,10 +23,10 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.errors import UserError
+from cavalcade.errors import Stopped, UserError
 from cavalcade.table import _core
 from cavalcade.table.planes import Recycler
-from cavalcade.table.table import Sample, Stopped, Table
+from cavalcade.table.table import Sample, Table
 
 SLICE = 0.02  # seconds; a wait hears of one part at once, of the others and of a stop at least this often
 
@@ -78,8 +78,7 @@ class _Parts:
             if left <= 0:
                 return None
             assert missing is not None  # or it would have drawn
-            with missing.lock:
-                missing.lock.wait(min(left, SLICE))
+            missing.wait(min(left, SLICE))
 
     def _missing(self, counts: list[int] | None) -> Table | None:
         """A part that cannot give its number now; just any while it is not known what the draw takes."""

@@ -64,7 +64,7 @@ class Plane:
         unit = max([leaf.dtype.itemsize for leaf in leaves.values()] + ([8] if header else [1]))
         self.stride = -(-offset // unit) * unit
         self.records = memory.allocate(self.stride * count)[: self.stride * count]
-        self.plans: dict[tuple, tuple] = {}
+        self.names, self.plans = tuple(leaves), {}  # type: tuple[str, ...], dict[tuple, tuple]
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
         """[count, ...] of what lies at this offset of every record."""
@@ -90,6 +90,12 @@ class Plane:
         else:
             arrays = [np.ascontiguousarray(columns[name], dtype) for name, _, dtype in shapes]
         _core.scatter(self.records, self.stride, index, 0, 1, layout, arrays)
+
+    def put(self, index: np.ndarray, columns: dict[str, np.ndarray]) -> None:
+        """Like `write`, for columns of all leaves that were verified."""
+        if self.leaves:
+            layout, shapes = self._plan(self.names)
+            _core.scatter(self.records, self.stride, index, 0, 1, layout, [columns[name] for name, _, _ in shapes])
 
     def read(self, index: np.ndarray, count: int, names: tuple[str, ...], start: int, step: int) -> dict:
         """Columns [count, ...] of the records index[start::step]."""
@@ -124,6 +130,8 @@ class CompressedPlane:
         values = np.ascontiguousarray(columns[self.name], self.leaf.dtype)
         for at, value in zip(index.tolist(), values):
             self.records[at] = self.codec.compress(value, store_size=False)
+
+    put = write
 
     def read(self, index: np.ndarray, count: int, names: tuple[str, ...], start: int, step: int) -> dict:
         wanted = index[start::step].tolist()
@@ -161,8 +169,13 @@ class Planes:
                 array = np.asarray(array, dtype)
             if array.shape != (count, *shape):
                 raise ValueError(f"'{name}' of {count} items has the shape {(count, *shape)}, not {array.shape}")
-            arrays[name] = array
+            arrays[name] = array if array.flags.c_contiguous else _rows(array, dtype, shape)
         return arrays
+
+    def put(self, index: np.ndarray, verified: dict[str, np.ndarray]) -> None:
+        """Record index[i] takes row i of each verified column."""
+        for plane in self.planes:
+            plane.put(index, verified)
 
     def __str__(self) -> str:
         """What is kept, exactly: two with the same text can exchange their states."""
@@ -189,9 +202,6 @@ class Planes:
             if any(name in wanted for name in plane.leaves):
                 found.update(plane.read(index, count, wanted, start, step))
         return found
-
-    def plane(self, name: str) -> Any:
-        return next(plane for plane in self.planes if name in plane.leaves)
 
     def state(self, high: int, copied: bool = True) -> dict:
         """The first `high` records, as bytes."""

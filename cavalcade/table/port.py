@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.errors import UserError
+from cavalcade.errors import Stopped, UserError
 from cavalcade.memory import Attached, Memory
 from cavalcade.table import _core
 from cavalcade.table.planes import Planes
 from cavalcade.table.rows import RowData
 from cavalcade.table.signature import Items, Signature
-from cavalcade.table.table import Stopped, Table
+from cavalcade.table.table import Table
 from cavalcade.tree import Tree, leaves
 
 WRITTEN, READ, STOPPED, WANTED, ALLOWED = 0, 8, 16, 24, 32  # words of a ring, a cache line apart

@@ -76,6 +76,7 @@ class Rows(RowData):
     def __init__(self, spec: RowSpec, count: int, memory: Memory | None = None, compressed: bool = False):
         super().__init__(spec, count + 1, memory or Memory(), compressed)
         self.lock = threading.Condition(threading.Lock())
+        self.waiting = 0  # threads that wait for a change
         self.ends = np.array([0, count], np.int64)
         self.free = np.zeros(count + 1, np.int32)
         self.free[:count] = np.arange(1, count + 1)

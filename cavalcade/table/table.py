@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.errors import UserError
+from cavalcade.errors import Stopped, UserError
 from cavalcade.memory import Memory, available
 from cavalcade.table import _core
 from cavalcade.table.limiter import Limiter
@@ -17,7 +17,7 @@ from cavalcade.table.selectors import Selector, prioritised, selector
 from cavalcade.table.signature import Items, Signature
 from cavalcade.tree import Tree
 
-COUNTERS = ("live", "next", "high", "spent", "random", "sampler_head", "sampler_tail", "remover_head", "remover_tail")
+LIVE, NEXT, HIGH, SPENT, RANDOM, SAMPLER, _, REMOVER, _ = range(9)  # counters, in the order of core.h
 HEADER = 24  # bytes of `Item` in core.h before its slots: key, version, priority, times
 UNDER_WAY = 256  # rows for a writer, where nobody says how many it needs
 KEPT = ("counters", "peak", "free")  # arrays that are saved as they are
@@ -31,10 +31,6 @@ class Sample(NamedTuple):
     times_sampled: np.ndarray  # [B] int32, this time included
     age: np.ndarray  # [B] int64, inserts since, its own included
     version: np.ndarray  # [B] int64, of the policy that made it
-
-
-class Stopped(RuntimeError):
-    """The table was stopped while somebody waited for it."""
 
 
 class Table:
@@ -85,9 +81,9 @@ class Table:
 
     def _open(self, capacity: int, seed: int) -> None:
         self.bits = max(1, (capacity - 1).bit_length())
-        self.counters = np.zeros(len(COUNTERS), np.int64)
-        self.counters[4] = np.random.SeedSequence(seed).generate_state(1, np.uint64).view(np.int64)[0]
-        for at, kind in ((5, self.sampler.kind), (7, self.remover.kind)):
+        self.counters = np.zeros(REMOVER + 2, np.int64)
+        self.counters[RANDOM] = np.random.SeedSequence(seed).generate_state(1, np.uint64).view(np.int64)[0]
+        for at, kind in ((SAMPLER, self.sampler.kind), (REMOVER, self.remover.kind)):
             self.counters[at : at + 2] = -1 if kind in ("fifo", "lifo") else 0
         self.peak = np.ones(1)
         self.free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
@@ -160,7 +156,11 @@ class Table:
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def __len__(self) -> int:
-        return int(self.counters[0])
+        return int(self.counters[LIVE])
+
+    def numbers(self, keys: np.ndarray) -> np.ndarray:
+        """Which insert each key was, counted from 0."""
+        return keys >> self.bits
 
     @property
     def bytes(self) -> int:
@@ -196,10 +196,10 @@ class Table:
             places = np.empty(count, np.int32)
             given = None if priority is None else np.ascontiguousarray(priority, np.float32)
             removed = _core.insert(self.core, np.ascontiguousarray(items.rows, np.int32), given, version, places)
-            self.own.write(places, own)
+            self.own.put(places, own)
             self.limiter.inserts += count
             self.limiter.deletes += removed
-            self.lock.notify_all()
+            self._changed()
         return True
 
     def sample(self, count: int, importance: float = 0.0, timeout: float | None = 0.0) -> Sample | None:
@@ -213,13 +213,13 @@ class Table:
             live = len(self)
             _core.draw(self.core, importance, places, keys, versions, probability, times, slots, weight)
             items = self.signature.build(self.rows, slots, self.own.read(places))
-            age = self.counters[1] - (keys >> self.bits)
+            age = self.counters[NEXT] - self.numbers(keys)
             self.limiter.samples += count
             self.limiter.deletes += live - len(self)
             self.draws += 1
             if self.trim_every and self.draws % self.trim_every == 0:
                 self._remove(len(self) - self.size)
-            self.lock.notify_all()
+            self._changed()
         return Sample(items, keys, probability, weight, times, age, versions)
 
     def update_priorities(self, keys: np.ndarray, priority: np.ndarray) -> int:
@@ -234,14 +234,14 @@ class Table:
         with self.lock:
             found = _core.delete(self.core, np.ascontiguousarray(keys, np.int64))
             self.limiter.deletes += found
-            self.lock.notify_all()
+            self._changed()
         return found
 
     def trim(self) -> None:
         """Remove what exceeds the size, as the remover chooses."""
         with self.lock:
             self._remove(len(self) - self.size)
-            self.lock.notify_all()
+            self._changed()
 
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
         """Rows for a writer to fill. Where episodes are so short that rows run out before items do, items go."""
@@ -253,7 +253,7 @@ class Table:
                         f"{count:,} more are needed: give the table more rows."
                     )
                 self._remove(1)
-                self.lock.notify_all()
+                self._changed()
         return slots
 
     def share(self, consumer: str) -> Any:
@@ -266,6 +266,22 @@ class Table:
         """Wake everybody who waits; they get `Stopped`, and so does whoever would wait later."""
         with self.lock:
             self.stopped = True
+            self._changed()
+
+    def wait(self, seconds: float | None) -> None:
+        """Until something changes here, or the time is up."""
+        with self.lock:
+            self._rest(seconds)
+
+    def _rest(self, seconds: float | None) -> None:
+        self.rows.waiting += 1
+        try:
+            self.lock.wait(seconds)
+        finally:
+            self.rows.waiting -= 1
+
+    def _changed(self) -> None:
+        if self.rows.waiting:  # to tell nobody costs more than to ask
             self.lock.notify_all()
 
     def _remove(self, count: int) -> None:
@@ -281,7 +297,7 @@ class Table:
             left = None if end is None else end - time.monotonic()
             if left is not None and left <= 0:
                 return False
-            self.lock.wait(left)
+            self._rest(left)
             if ready():
                 return True
         return False
@@ -306,7 +322,7 @@ class Table:
                 "selectors": {
                     f"{i}/{j}": part.copy() for i, pair in enumerate(self.chosen) for j, part in enumerate(pair)
                 },
-                "own": self.own.state(int(self.counters[2]), copied),
+                "own": self.own.state(int(self.counters[HIGH]), copied),
                 "rows": self.rows.state(copied),
                 "limiter": limits,
                 "draws": self.draws,
