@@ -11,7 +11,7 @@ setup(
         Extension(
             "cavalcade.table._core",
             [f"{FOLDER}/{name}.c" for name in ("module", "columns", "items", "selectors")],
-            depends=[f"{FOLDER}/core.h", f"{FOLDER}/columns.h"],
+            depends=[f"{FOLDER}/{name}.h" for name in ("core", "columns", "bell")],
             extra_compile_args=[] if os.name == "nt" else ["-O3", "-std=c11", "-fno-math-errno"],
             py_limited_api=True,
         )

@@ -1,6 +1,6 @@
 """Learning runs with seeds: trains, judges each policy on 100 fresh episodes, writes the table in docs/results.md.
 
-    make learn                                 everything, about 40 minutes on two cores
+    make learn                                 everything, about 2 hours on two cores
     python benchmarks/learn.py --only dqn      rows whose name contains the word; the others keep their figures
     python benchmarks/learn.py --seeds 3
 
@@ -30,6 +30,7 @@ class Row:
     command: str  # of one seed, after `cavalcade train`
     wanted: float
     at_least: bool = True  # or: below
+    seeds: int = 5
 
 
 ROWS = [
@@ -45,6 +46,10 @@ ROWS = [
         400,
     ),
     Row("ppo without memory, no velocities", "ppo cavalcade/CartPoleNoVelocity-v1 --steps 500000", 200, at_least=False),
+    Row("apex-dqn, processes", "apex-dqn CartPole-v1 --steps 100000 --runtime process --actors 2", 475, seeds=3),
+    Row("impala, processes", "impala CartPole-v1 --steps 300000 --runtime process --actors 2", 450, seeds=3),
+    Row("apex-dqn, Ray", "apex-dqn CartPole-v1 --steps 100000 --runtime ray --actors 2", 475, seeds=3),
+    Row("impala, Ray", "impala CartPole-v1 --steps 300000 --runtime ray --actors 2", 450, seeds=3),
 ]
 
 
@@ -92,10 +97,10 @@ def write(lines: dict[str, str]) -> None:
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="rows whose name contains this")
-    parser.add_argument("--seeds", type=int, default=5)
+    parser.add_argument("--seeds", type=int, default=0, help="of each row; 0 is what the row says")
     parser.add_argument("--workers", type=int, default=2, help="runs at a time")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.workers) as pool:
         for row in [row for row in ROWS if given.only in row.name]:
-            futures = [pool.submit(run, row, seed, Path(folder)) for seed in range(given.seeds)]
+            futures = [pool.submit(run, row, seed, Path(folder)) for seed in range(given.seeds or row.seeds)]
             write({row.name: line(row, [future.result() for future in futures])})

@@ -81,11 +81,12 @@ def tree() -> None:
     for _ in range(SIZES["small"] // 1000):
         table.insert({"nothing": np.zeros(1000, np.float32)}, 0, rng.random(1000))
     places, times, slots = np.empty(DRAW, np.int32), np.empty(DRAW, np.int32), np.empty((DRAW, 0), np.int32)
-    keys, versions, probability = np.empty(DRAW, np.int64), np.empty(DRAW, np.int64), np.empty(DRAW)
+    keys, versions = np.empty(DRAW, np.int64), np.empty(DRAW, np.int64)
+    made, probability = np.empty(DRAW), np.empty(DRAW)
     weight, priority = np.empty(DRAW, np.float32), rng.random(DRAW).astype(np.float32)
 
     def cycle() -> None:
-        _core.draw(table.core, 0.4, places, keys, versions, probability, times, slots, weight)
+        _core.draw(table.core, 0.4, places, keys, versions, made, probability, times, slots, weight)
         _core.update(table.core, keys, priority)
 
     print(f"cycle {1e6 / rate(cycle, 1):.4g} us")

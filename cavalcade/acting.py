@@ -55,19 +55,23 @@ class EnvLoop:
         self.watch = Stopwatch()
 
     def step(self) -> bool:
+        self.watch.start()
         held = self._due()
         if held and not self._send():
             return False
         starting = self.adder.steps == 0
         room = not (starting and self.in_unrolls) or self.sink.can_insert(self.count)
         if not room or not self.sink.ready(self.count):
-            return held  # what was held is delivered now, and that is a move
-        self.watch.start()
+            if held:  # what was held is delivered now, and that is a move
+                self.watch.lap("storing")
+            return held
+        self.watch.lap("storing")
         policy = self.policy
         if starting and self.since_pull >= self.pull_every:
             self.since_pull = 0
             if newer := self.source.latest(policy.version):
                 policy.load(newer[1], newer[2], newer[0])
+            self.watch.lap("pulling")
         self.since_pull += 1
         clock = Clock(self.steps * self.actors, self.actor, self.actors)
         noise = policy.algorithm.noise(self.spec, self.rng, self.count, clock)

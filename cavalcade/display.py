@@ -12,13 +12,16 @@ import math
 import numbers
 import os
 import sys
+import textwrap
 import time
 from collections import deque
 from collections.abc import Iterable
-from itertools import pairwise
 from pathlib import Path
-from statistics import fmean
 from typing import TYPE_CHECKING, Any
+
+from cavalcade.budget import Bottleneck
+from cavalcade.figures import History, duration, number
+from cavalcade.stopwatch import ROLES
 
 if TYPE_CHECKING:  # rich takes 50 ms and is needed only where somebody watches
     from rich.panel import Panel
@@ -28,8 +31,7 @@ REDRAWN_EVERY = 0.2  # seconds, on a terminal
 PRINTED_EVERY = 5.0  # seconds, in a log
 WIDEST_PANEL = 100  # columns: longer lines are harder to read
 LABEL_WIDTH = 12
-ROLES = {"environment": "green", "acting": "cyan", "storing": "blue"}  # in the order experience flows
-ROLES |= {"learning": "magenta", "waiting": "yellow", "evaluating": "red"}
+COLOURS = dict(zip(ROLES, ("green", "cyan", "bright_blue", "blue", "magenta", "red", "yellow"), strict=True))
 
 
 class Display:
@@ -50,12 +52,12 @@ class Display:
             self._live = Live(console=Console(force_terminal=True), auto_refresh=False)
             atexit.register(self._live.stop)  # a crash must not leave the user without a cursor
         else:
-            goal = "" if target is None else f", target {_number(target)}"
+            goal = "" if target is None else f", target {number(target)}"
             self._print(f"{title}: {total_steps:,} steps{goal}")
 
-    def update(self, row: dict[str, Any]) -> None:
+    def update(self, row: dict[str, Any], bottleneck: Bottleneck | None = None) -> None:
         """Take in one row of metrics, and draw if the last drawing is old enough."""
-        self._picture.add(row)
+        self._picture.add(row, bottleneck)
         self._undrawn = True
         pause = REDRAWN_EVERY if self.interactive else PRINTED_EVERY
         if time.monotonic() - self._drawn_at >= pause:
@@ -102,11 +104,13 @@ class Picture:
         self.total = max(total_steps, 1)
         self.target = target
         self.latest: dict[str, float] = {}
+        self.bottleneck: Bottleneck | None = None
         self.returns = History(512)
         self.recent: deque[tuple[float, float]] = deque(maxlen=50)  # (seconds, step), for the time left
         self._started = time.monotonic()
 
-    def add(self, row: dict[str, Any]) -> None:
+    def add(self, row: dict[str, Any], bottleneck: Bottleneck | None = None) -> None:
+        self.bottleneck = bottleneck or self.bottleneck
         known = {key: float(value) for key, value in row.items() if _is_number(value)}
         self.latest.update(known)  # a row without an evaluation does not make the last evaluation unknown
         if "return" in known:
@@ -115,7 +119,7 @@ class Picture:
             self.recent.append((known.get("time", time.monotonic() - self._started), known["step"]))
 
     def show(self, key: str, missing: str = "–") -> str:
-        return _number(self.latest[key]) if key in self.latest else missing
+        return number(self.latest[key]) if key in self.latest else missing
 
     def seconds_left(self) -> float | None:
         """From the pace of the latest rows, so that a run that was resumed is judged by what it does now."""
@@ -125,11 +129,6 @@ class Picture:
         if later <= earlier or now <= before:
             return None
         return max(self.total - now, 0) * (later - earlier) / (now - before)
-
-    def shares(self) -> list[tuple[str, float]]:
-        """(role, fraction of wall time), largest first."""
-        found = [(role, self.latest.get(f"time_{role}", 0.0)) for role in ROLES]
-        return sorted((pair for pair in found if pair[1] > 0), key=lambda pair: -pair[1])
 
     def line(self) -> str:
         """One line for a log, in ASCII because a log's encoding is anybody's guess."""
@@ -143,9 +142,9 @@ class Picture:
         ]
         if "evaluation" in self.latest:
             parts.append(f"evaluation {show('evaluation')}")
-        if shares := self.shares():
-            parts.append(f"mostly {shares[0][0]} {shares[0][1] * 100:.0f} %")
-        return "  ".join([*parts, f"left {_duration(self.seconds_left(), '-')}"])
+        if self.bottleneck:
+            parts.append(self.bottleneck.short)
+        return "  ".join([*parts, f"left {duration(self.seconds_left(), '-')}"])
 
     def panel(self, width: int) -> "Panel":
         """Everything, in a frame that is at most `width` columns wide."""
@@ -165,7 +164,7 @@ class Picture:
     def _panel_lines(self, room: int) -> "Iterable[tuple[str, Text]]":
         show, step = self.show, self.latest.get("step", 0)
         yield "progress", _bar(step / self.total, "green", f"{step:,.0f} of {self.total:,}", room)
-        elapsed, left = _duration(self.latest.get("time")), _duration(self.seconds_left())
+        elapsed, left = duration(self.latest.get("time")), duration(self.seconds_left())
         yield "", _words(f"*{elapsed}* elapsed   *{left}* left")
         quartiles = f"{show('return_low')} .. {show('return_high')}"
         words = f"*{show('return')}*   median *{show('return_median')}*   quartiles *{quartiles}*"
@@ -180,7 +179,8 @@ class Picture:
         if size is None or not capacity:
             yield "table", _words(f"*{show('table_size')}*")
         else:
-            yield "table", _bar(size / capacity, "blue", f"{size:,.0f} of {capacity:,.0f}", room)
+            age = f", {show('time_in_table_seconds')} s old" if "time_in_table_seconds" in self.latest else ""
+            yield "table", _bar(size / capacity, "blue", f"{size:,.0f} of {capacity:,.0f}{age}", room)
         yield from self._time(room)
 
     def _evaluation(self) -> str:
@@ -189,65 +189,42 @@ class Picture:
             words += f" at step *{self.show('evaluation_step')}*"
         if self.target is not None:
             reached = self.latest.get("evaluation", -math.inf) >= self.target
-            words += f"   target *{_number(self.target)}*" + (" reached" if reached else "")
+            words += f"   target *{number(self.target)}*" + (" reached" if reached else "")
         return words
 
     def _time(self, room: int) -> "Iterable[tuple[str, Text]]":
-        """Where the wall time goes: the largest share, a bar, and a legend whose entries stay in place."""
-        if not self.shares():
-            yield "time", _words("*–*")
-            return
-        largest, share = self.shares()[0]
-        yield "time", _words(f"mostly *{largest}* ({share * 100:.0f} %)")
+        """What bounds the run, where the time of all processes goes, and a legend whose entries stay in place."""
+        found = self.bottleneck
+        facts = {"bottleneck": found.where, "moved by": ", ".join(found.advice)} if found else {"bottleneck": "–"}
+        for label, words in facts.items():
+            for n, line in enumerate(textwrap.wrap(words, room)):
+                yield "" if n else label, _text((line, ""))
         shares = [self.latest.get(f"time_{role}", 0.0) for role in ROLES]
         whole = max(sum(shares), 1.0)  # what no role claims stays grey
         ends = [round(room * sum(shares[: n + 1]) / whole) for n in range(len(shares))]
-        spans = zip([0, *ends], ends, ROLES.values())
+        spans = zip([0, *ends], ends, COLOURS.values())
         blocks = [("█" * (end - start), colour) for start, end, colour in spans]
-        yield "", _text(*blocks, ("░" * (room - ends[-1]), "dim"))
-        legend = []
-        for (role, colour), share in zip(ROLES.items(), shares):
-            legend += [("■", colour), (f" {role:<11}{share * 100:3.0f} %  ", "")]
-        yield "", _text(*legend[:6])
-        yield "", _text(*legend[6:])
+        yield "time", _text(*blocks, ("░" * (room - ends[-1]), "dim"))
+        for first in range(0, len(ROLES), 3):
+            entries = [*zip(COLOURS.items(), shares)][first : first + 3]
+            pieces = [(("■", colour), (f" {role:<11}{x * 100:3.0f} %  ", "")) for (role, colour), x in entries]
+            yield "", _text(*(piece for pair in pieces for piece in pair))
 
 
-class History:
-    """A whole run's values in bounded memory: when full, neighbours are averaged, and so are newcomers."""
-
-    def __init__(self, size: int):
-        self._size = size
-        self._every = 1
-        self._values: list[float] = []
-        self._pending: list[float] = []
-
-    def add(self, value: float) -> None:
-        self._pending.append(value)
-        if len(self._pending) == self._every:
-            self._values.append(fmean(self._pending))
-            self._pending = []
-        if len(self._values) == self._size:
-            self._values = [fmean(self._values[i : i + 2]) for i in range(0, self._size, 2)]
-            self._every *= 2
-
-    def sparkline(self, width: int) -> str:
-        """At most `width` blocks, from the lowest value to the highest."""
-        count = len(self._values)
-        width = min(width, count)
-        cuts = [count * i // width for i in range(width + 1)] if width else [0]
-        means = [fmean(self._values[a:b]) for a, b in pairwise(cuts)]
-        low, high = min(means, default=0.0), max(means, default=0.0)
-        scale = 7 / (high - low) if high > low else 0.0
-        return "".join("▁▂▃▄▅▆▇█"[round((mean - low) * scale)] for mean in means) or "–"
-
-
-def export_svg(rows: Iterable[dict], title: str, total: int, target: float | None, path: Path) -> None:
+def export_svg(
+    rows: Iterable[dict],
+    title: str,
+    total: int,
+    target: float | None,
+    path: Path,
+    bottleneck: Bottleneck | None = None,
+) -> None:
     """Draw the panel as it looks after `rows` into an SVG file, for a page or a README."""
     from rich.console import Console
 
     picture = Picture(title, total, target)
     for row in rows:
-        picture.add(row)
+        picture.add(row, bottleneck)
     page = Console(record=True, width=80, file=io.StringIO(), force_terminal=True, color_system="truecolor")
     page.print(picture.panel(80))
     page.save_svg(str(path), title="cavalcade")
@@ -261,24 +238,6 @@ def _somebody_watches() -> bool:
 
 def _is_number(value: Any) -> bool:
     return isinstance(value, numbers.Real) and math.isfinite(value)
-
-
-def _number(value: float) -> str:
-    """Three digits or so: 0.0123, 8.72, 87.2, 872, 87,213."""
-    size = abs(value)
-    if value == int(value) or size >= 100:
-        return f"{value:,.0f}"
-    if size < 0.001:
-        return f"{value:.1e}"
-    return f"{value:.3g}"
-
-
-def _duration(seconds: float | None, missing: str = "–") -> str:
-    if seconds is None:
-        return missing
-    minutes, second = divmod(int(seconds), 60)
-    hours, minute = divmod(minutes, 60)
-    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
 
 
 def _text(*pieces: tuple[str, str]) -> "Text":

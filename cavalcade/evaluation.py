@@ -84,6 +84,7 @@ class Evaluator:
         newer = self.learner.latest(self.policy.version)
         if newer:
             self.policy.load(newer[1], newer[2], newer[0])
+        self.watch.lap("pulling")
         returns = play_episodes(self.policy, self.environment, self.episodes, self.seed, self.options)
         self.result = {"step": steps, "mean": float(np.mean(returns)), "median": float(np.median(returns))}
         self.watch.lap("evaluating")

@@ -23,6 +23,7 @@ from cavalcade.algorithms.ppo import PPO
 from cavalcade.architectures.apex import apex
 from cavalcade.architectures.impala import impala
 from cavalcade.architectures.sync import sync
+from cavalcade.backends import devices
 from cavalcade.errors import UserError, nearest, require_at_least
 from cavalcade.evaluation import Evaluator
 from cavalcade.model import Model
@@ -31,12 +32,13 @@ from cavalcade.parts import Parts
 from cavalcade.program import Handle, Placement, Program
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.runtimes.processes import Processes
+from cavalcade.runtimes.ray import RayRuntime
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import leaves
 
 ALGORITHMS: dict[str, type] = {"dqn": DQN, "a2c": A2C, "ppo": PPO, "impala": Impala}
 ARCHITECTURES: dict[str, Callable[[Parts], Program]] = {"sync": sync, "apex": apex, "impala": impala}
-RUNTIMES: dict[str, Callable] = {"inprocess": InProcess, "process": Processes}
+RUNTIMES: dict[str, Callable] = {"inprocess": InProcess, "process": Processes, "ray": RayRuntime}
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,9 @@ class Settings:
     steps: int = 100_000  # environment steps of the whole run
     seed: int = 0
     backend: str = "torch"  # torch, jax, numpy
-    runtime: str = "inprocess"  # or process: one for each actor, one for table and learner, one for evaluation
+    device: str = "auto"  # auto, cpu, cuda, mps: where the learner computes; auto is the CPU for small networks
+    runtime: str = "inprocess"  # or process: one for each actor, one for table and learner, one for evaluation; or ray
+    address: str = ""  # of a Ray cluster, such as 10.0.0.1:6379 or auto; without it Ray is started on this machine
     actors: int = 1
     envs: int = 8  # environments of each actor
     target: float | None = None  # stop when an evaluation reaches this mean return
@@ -68,8 +72,11 @@ class Settings:
             given = getattr(self, name)
             if given not in choices:
                 raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
+        devices.check(self.device)
         require_at_least(self, steps=1, actors=1, envs=1, evaluation_episodes=1, rows=1)
         require_at_least(self, seed=0, evaluations=0, threads=0, checkpoint_seconds=0)
+        if self.address and self.runtime != "ray":
+            raise UserError(f"--address {self.address} is that of a Ray cluster; give --runtime ray with it.")
         if self.target is not None:
             require_at_least(self, target=-float("inf"))
 
@@ -103,6 +110,8 @@ class Experiment:
         algorithm.minibatches(np.random.default_rng(0), made.parts.experience.batch)
         algorithm.optimiser(1)
         made.parts.require_memory()
+        if settings.device not in ("auto", "cpu") and settings.runtime != "ray":  # there the learner is elsewhere
+            backends.require_device(settings.backend, settings.device)
         return made
 
     @classmethod
@@ -122,7 +131,9 @@ class Experiment:
             raise UserError("This run was made with a network of your own; use Python and give network=... .")
         given = config["environment"] if environment is None else environment
         settings = Settings(**{name: config[name] for name in names})
-        return cls.create(config["system"], given, settings, config["algorithm"], config["options"], network)
+        anywhere = dataclasses.replace(settings, device="cpu")  # a run can be looked at where its device is not
+        made = cls.create(config["system"], given, anywhere, config["algorithm"], config["options"], network)
+        return dataclasses.replace(made, settings=settings)
 
     @property
     def parts(self) -> Parts:
@@ -141,7 +152,8 @@ class Experiment:
             self.options,
             self.network,
             s.storage,
-            s.runtime == "process",
+            s.runtime != "inprocess",
+            s.device,
         )
         if s.threads == 0:
             parts = dataclasses.replace(parts, threads=1 if parts.model.small else max(1, (os.cpu_count() or 1) - 1))
@@ -174,7 +186,9 @@ class Experiment:
 
     def launch(self, restore: tuple[Path, int, dict] | None = None) -> Any:
         """The program on the chosen runtime, begun anew or from a checkpoint (folder, step, state)."""
-        return RUNTIMES[self.settings.runtime](self.program(), restore=restore)
+        s = self.settings
+        where = {"address": s.address} if s.runtime == "ray" else {}
+        return RUNTIMES[s.runtime](self.program(), restore=restore, **where)
 
     def config(self) -> dict:
         """All that is needed to run it again."""

@@ -5,7 +5,9 @@ one algorithm learn alone, behind a parameter server or by all-reduce. `update(i
 draw, in one call that a backend may compile whole.
 """
 
-from typing import Any
+import time
+from collections.abc import Callable
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,8 +17,10 @@ from cavalcade.backends import Backend
 from cavalcade.errors import UserError
 from cavalcade.model import Model
 from cavalcade.optimiser import Optimiser
-from cavalcade.params import ParamsBroadcast
+from cavalcade.params import ParamsBroadcast, ParamsService
+from cavalcade.prefetch import Prefetch
 from cavalcade.stopwatch import Stopwatch
+from cavalcade.table import Sample
 from cavalcade.tree import Layout, Tree
 
 PRIORITY = "priority"  # key of the new priorities of the samples among the metrics of a loss
@@ -140,8 +144,8 @@ class Learner:
         return self.backend.to_numpy(metrics)
 
     def update(self, items: Tree) -> dict[str, float]:
-        """All updates of one draw of items [B, ...]; the mean of each metric. `priorities` [B] is what the table may
-        draw them by from now on."""
+        """All updates of one draw of items [B, ...], which may be on the backend's device already; the mean of each
+        metric. `priorities` [B] is what the table may draw them by from now on."""
         count = len(tree.leaves(items)[0])
         indices = self.algorithm.minibatches(self.rng, count)
         arrays = self.backend.from_numpy(items)
@@ -177,19 +181,34 @@ class Learner:
         self.rng.bit_generator.state = kept["rng"]
 
 
+class Drawn(NamedTuple):
+    sample: Sample
+    items: Callable[[], dict]  # on the learner's device
+
+
 class LearnerLoop:
     """Worker: draws from the table when it may, updates, and publishes the parameters under a new version."""
 
-    def __init__(self, learner: Any, source: Any, batch: int, importance: float | None = None, max_lag: int = 0):
+    def __init__(
+        self,
+        learner: Any,
+        source: Any,
+        batch: int,
+        importance: float | None = None,
+        max_lag: int = 0,
+        prefetch: bool = False,
+    ):
         """`source`: a table, or several drawn from as one. `importance`: exponent of the weights that correct for
         prioritised draws; None where draws are uniform. `max_lag`: unrolls made more updates ago count for nothing; 0
-        bears any lag."""
+        bears any lag. `prefetch`: a batch may be drawn while the one before it is learned."""
         self.learner, self.source, self.batch, self.importance = learner(), source, batch, importance
         self.max_lag = max_lag
+        self.batches = Prefetch(self._draw, prefetch)
         self.watch = Stopwatch()
         self.sums: dict[str, float] = {}
         self.draws, self.lag, self.dropped = 0, 0.0, 0
-        self.broadcast: ParamsBroadcast | None = None
+        self.waited = 0.0  # seconds that items lay in the table, of the draws
+        self.broadcast: Any = None  # to nodes in other processes
         self._publish()
 
     def _publish(self) -> None:
@@ -209,25 +228,44 @@ class LearnerLoop:
             self.broadcast.publish_params(self.version, *self.published)
         return self.broadcast
 
+    def serve(self, consumer: str) -> ParamsService:
+        """The same for nodes that share no memory with this process."""
+        if self.broadcast is None:
+            self.broadcast = ParamsService(self.version, *self.published)
+        return self.broadcast
+
     def step(self) -> bool:
         self.watch.start()
-        sample = self.source.sample(self.batch, self.importance or 0.0)
-        if sample is None:
+        drawn = self.batches.take()
+        if drawn is None:
             return False
-        items = sample.items if self.importance is None else {**sample.items, "weight": sample.weight}
+        sample, items = drawn.sample, drawn.items()
         if self.max_lag:
-            items = self._without_stale(items, self.version - sample.version > self.max_lag)
+            stale = self.version - sample.version > self.max_lag  # by now, however long ago it was drawn
+            items = {**items, **self._without_stale({"valid": sample.items["valid"]}, stale)}
         self.watch.lap("storing")
-        metrics = self.learner.update(items)
+        with self.batches.beside():
+            metrics = self.learner.update(items)
+            self.watch.lap("learning")
+        self.watch.lap("storing")
         if self.importance is not None and self.learner.priorities is not None:
             self.source.update_priorities(sample.keys, self.learner.priorities)
         self.lag += float(self.version - sample.version.mean())
+        self.waited += time.time() - float(sample.made.mean())
         self._publish()
         for name, value in metrics.items():
             self.sums[name] = self.sums.get(name, 0.0) + value
         self.draws += 1
         self.watch.lap("learning")
         return True
+
+    def _draw(self) -> Drawn | None:
+        sample = self.source.sample(self.batch, self.importance or 0.0)
+        return None if sample is None else self._sent(sample)
+
+    def _sent(self, sample: Sample) -> Drawn:
+        items = sample.items if self.importance is None else {**sample.items, "weight": sample.weight}
+        return Drawn(sample, self.learner.backend.send(items))
 
     def _without_stale(self, items: dict, stale: np.ndarray) -> dict:
         """Steps that are not valid reach neither gradients nor statistics, and the shapes stay what they were."""
@@ -242,18 +280,23 @@ class LearnerLoop:
         means = {name: total / draws for name, total in self.sums.items()} if self.draws else {}
         report = {"updates": self.version, "metrics": means, "seconds": self.watch.drain()}
         if self.draws:
-            report["policy_lag"] = self.lag / draws
+            report |= {"policy_lag": self.lag / draws, "seconds_in_table": self.waited / draws}
             if self.max_lag:
                 means["dropped_stale"] = float(self.dropped)  # unrolls since the last report
-        self.sums, self.draws, self.lag, self.dropped = {}, 0, 0.0, 0
+        self.sums, self.draws, self.lag, self.dropped, self.waited = {}, 0, 0.0, 0, 0.0
         return report
 
     def state(self) -> dict:
         counted = {"sums": self.sums, "draws": self.draws, "lag": self.lag, "dropped": self.dropped}
-        return {**self.learner.kept(), **counted}
+        held = self.batches.held  # it has left the table, and would be lost
+        return {**self.learner.kept(), **counted, "held": held.sample._asdict() if held else {}}
 
     def restore(self, state: dict) -> None:
         self.learner.put_back({"state": state["state"], "rng": state["rng"]})
         self.sums, self.draws, self.lag = state["sums"], state["draws"], state["lag"]
         self.dropped = state["dropped"]
+        self.batches.held = self._sent(Sample(**state["held"])) if state["held"] else None
         self._publish()
+
+    def close(self) -> None:
+        self.batches.close()

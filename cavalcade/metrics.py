@@ -5,6 +5,8 @@ from collections import deque
 
 import numpy as np
 
+from cavalcade.budget import Budget, Ledger, together
+
 WINDOW = 100  # episodes behind the median and quartiles shown
 RATES = 10  # rows over which speeds and shares of time are taken
 
@@ -12,13 +14,17 @@ RATES = 10  # rows over which speeds and shares of time are taken
 class Metrics:
     """Adds up reports. Rows are made at fixed counts of environment steps, so equal runs give equal rows."""
 
-    def __init__(self) -> None:
+    def __init__(self, places: dict[str, str] | None = None) -> None:
+        """`places`: the process of each node; none where one process holds them all."""
         self.began = time.perf_counter()
         self.before = 0.0  # seconds of earlier sessions of this run
         self.window: deque[float] = deque(maxlen=WINDOW)
         self.episodes = 0
         self.step, self.updates = 0, 0
-        self.seconds: dict[str, float] = {}  # by role, of all nodes together
+        self.lag, self.lagged = 0.0, 0  # sum of policy lags over so many updates
+        self.ledger = Ledger(places)
+        self.start: dict | None = None  # what was booked until the first row, while processes waited for each other
+        self.recent: Budget = {}  # of the last rows
         self.rates: deque[tuple[float, int, int, dict]] = deque([(0.0, 0, 0, {})], maxlen=RATES)
 
     @property
@@ -27,7 +33,7 @@ class Metrics:
 
     def row(self, reports: dict[str, dict]) -> dict:
         now = self.elapsed
-        since, step_then, updates_then, seconds_then = self.rates[0]
+        since, step_then, updates_then, booked_then = self.rates[0]
         span = max(now - since, 1e-9)
         actors = [r for name, r in reports.items() if name.startswith("actor")]
         learners = [r for name, r in reports.items() if name.startswith("learner")]
@@ -40,10 +46,11 @@ class Metrics:
             "updates": updates,
             "updates_per_second": (updates - updates_then) / span,
         }
-        for report in reports.values():
-            for role, amount in report.get("seconds", {}).items():
-                self.seconds[role] = self.seconds.get(role, 0.0) + amount
-        self.rates.append((now, step, updates, dict(self.seconds)))
+        self.ledger.book(reports)
+        self.recent = self.ledger.since(booked_then)
+        self.rates.append((now, step, updates, self.ledger.copy()))
+        self.start = self.start or self.ledger.copy()
+        made = max(0, updates - self.updates)  # less than none after a checkpoint was gone back to
         self.step, self.updates = step, updates
         if finished:
             self.episodes += len(finished)
@@ -56,18 +63,30 @@ class Metrics:
         row["episodes"] = self.episodes
         for report in learners:
             row |= report["metrics"]
-            row |= {"policy_lag": report["policy_lag"]} if "policy_lag" in report else {}
+            if "policy_lag" in report:
+                row["policy_lag"] = report["policy_lag"]
+                self.lag, self.lagged = self.lag + made * report["policy_lag"], self.lagged + made
+            if "seconds_in_table" in report:
+                row["time_in_table_seconds"] = report["seconds_in_table"]
         for report in reports.values():
             row |= {name: report[name] for name in ("table_size", "table_capacity") if name in report}
             if evaluation := report.get("evaluation"):
                 row |= {"evaluation": evaluation["mean"], "evaluation_step": evaluation["step"]}
         left_out = sum(r.get("steps_left_out", 0) for r in actors)
         row |= {"steps_left_out": left_out} if left_out else {}
-        # shares of all processes' time; in one process, what nobody booked is waiting or bookkeeping
-        spent = {role: total - seconds_then.get(role, 0.0) for role, total in self.seconds.items()}
-        spent["waiting"] = max(spent.get("waiting", 0.0), span - sum(spent.values()))
-        together = max(span, sum(spent.values()))
-        return row | {f"time_{role}": amount / together for role, amount in spent.items()}
+        row |= {f"time_{role}": share for role, share in together(self.recent).items()}
+        if self.ledger.places:
+            row |= {f"time_{kind}_{role}": x for kind, spent in self.recent.items() for role, x in spent.shares.items()}
+        return row
+
+    def budget(self) -> Budget:
+        """Of this sitting, without its start if more has come since."""
+        return self.ledger.since(self.start or {}) or self.ledger.since({})
+
+    @property
+    def policy_lag(self) -> float | None:
+        """The mean over the updates of this sitting."""
+        return self.lag / self.lagged if self.lagged else None
 
     def state(self) -> dict:
         return {

@@ -43,6 +43,7 @@ class Parts:
     network: Callable[[EnvSpec], Network] | None = None  # a user's own torso
     storage: str = "memory"  # of replay: memory, file, compressed
     between_processes: bool = False  # actors write into the table from processes of their own
+    device: str = "auto"  # auto, cpu, cuda, mps: of the learner; actors act on the CPU
 
     def __getstate__(self) -> dict:
         """What is worked out from the rest is worked out again elsewhere."""
@@ -71,6 +72,20 @@ class Parts:
         return store.max_lag if isinstance(store, Queue) else 0
 
     @property
+    def prefetch(self) -> bool:
+        """For the learner: whether a batch may be drawn while the one before it is learned. A draw makes room, and
+        actors would act on it with parameters that are about to change: not in lock step, nor where one process makes
+        runs that can be repeated."""
+        store = self.experience.store
+        slack = store.tolerance > 0 if isinstance(store, Replay) else store.batches > 1
+        return self.between_processes and slack and self.algorithm.reuse != "once"
+
+    @property
+    def learner_device(self) -> str:
+        """Small networks are dominated by the cost of calls, which a CPU answers soonest."""
+        return "cpu" if self.device == "auto" and self.model.small else self.device
+
+    @property
     def acts_in_numpy(self) -> bool:
         if self.model.backend:
             return False
@@ -87,7 +102,7 @@ class Parts:
         return envs.make(self.environment, self.envs, seed, actor, **self.options)
 
     def learner(self) -> Learner:
-        backend = backends.load(self.backend, self.threads)
+        backend = backends.load(self.backend, self.threads, self.learner_device)
         updates = max(1, self.algorithm.updates(self.steps, self.envs * self.actors))
         return Learner(self.algorithm, self.model, backend, self.algorithm.optimiser(updates), self.seed)
 

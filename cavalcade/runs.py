@@ -4,6 +4,8 @@
     metrics.jsonl   one JSON object a line: the truth that the display, TensorBoard and the plots show
     events.out.*    the same for TensorBoard (`tensorboard --logdir runs`)
     curve.png       return against environment steps
+    report.json     where the time went, what bounded the run, what failed and was recovered
+    faults.jsonl    each failure as it happened, if there was one
     checkpoints/    what `cavalcade resume` continues from
     policy/         what `evaluate`, `play` and `serve` load
 
@@ -31,6 +33,7 @@ class Run:
         self.config_file = path / "config.json"
         self.metrics_file = path / "metrics.jsonl"
         self.curve = path / "curve.png"
+        self.report_file = path / "report.json"
         self.checkpoints = path / "checkpoints"
         self.policy = path / "policy"
 

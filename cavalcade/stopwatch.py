@@ -1,6 +1,18 @@
-"""Where the time goes, by role."""
+"""Where the time of a node goes, by role."""
 
 from time import perf_counter
+
+# in the order experience flows; of each, what a node books under it
+ROLES = {
+    "environment": "steps of environments",
+    "acting": "actions from observations",
+    "pulling": "newer parameters fetched",
+    "storing": "experience written, sent, inserted and drawn",
+    "learning": "updates, and parameters published",
+    "evaluating": "episodes that judge the policy",
+    "waiting": "nothing to do: for room, for experience, for work",
+}
+WALL = "wall"  # beside the roles: seconds since the node was last asked, whatever it did
 
 
 class Stopwatch:
@@ -8,7 +20,7 @@ class Stopwatch:
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
-        self.last = perf_counter()
+        self.last = self.drained = perf_counter()
 
     def start(self) -> None:
         self.last = perf_counter()
@@ -19,5 +31,8 @@ class Stopwatch:
         self.last = now
 
     def drain(self) -> dict[str, float]:
-        drained, self.seconds = self.seconds, {}
+        """Seconds by role since the last time, and all that passed as WALL."""
+        now = perf_counter()
+        drained, self.seconds = {**self.seconds, WALL: now - self.drained}, {}
+        self.drained = now
         return drained

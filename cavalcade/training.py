@@ -10,7 +10,8 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cavalcade import checkpoint
+from cavalcade import checkpoint, report
+from cavalcade.budget import Bottleneck, Budget, bottleneck, cores_here
 from cavalcade.display import Display
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment, Settings
@@ -70,7 +71,8 @@ class Session:
     def __init__(self, experiment: Experiment, run: Run, display: bool | None, resume: bool = False):
         s = experiment.settings
         self.experiment, self.run, self.settings = experiment, run, s
-        self.metrics = Metrics()
+        places = {node.name: group for group, nodes in experiment.program().groups().items() for node in nodes}
+        self.metrics = Metrics(places if s.runtime != "inprocess" else None)
         self.pace = Pace(s.checkpoint_seconds)
         self.best: float | None = None
         self.finished = False
@@ -79,6 +81,11 @@ class Session:
         title = f"{experiment.system} on {experiment.spec.environment}"
         self.display = Display(title, s.steps, s.target, display)
         self.policy = parts.policy()
+        self.levers = {*vars(s), *vars(experiment.algorithm)}
+        if parts.model.small:  # more threads would make it slower
+            self.levers.discard("threads")
+        if s.address:
+            self.levers.discard("address")
         restore = self._last_checkpoint() if resume else None
         self.runtime = experiment.launch(restore)
         for remark in self.runtime.remarks:
@@ -131,19 +138,25 @@ class Session:
 
     def _relaunch(self, failure: ProgramFailed) -> None:
         """Everything once more, from the last checkpoint; not for ever."""
-        self._note_faults()
-        self.runtime.close()
         self.relaunches += 1
-        if self.relaunches > RELAUNCHES:
+        given_up = self.relaunches > RELAUNCHES
+        self._note_faults("given up" if given_up else "started again, with the program, from the last checkpoint")
+        self.runtime.close()
+        if given_up:
             raise failure
         self.display.note("The program starts again from its last checkpoint.")
         self.runtime = self.experiment.launch(self._last_checkpoint())
 
-    def _note_faults(self) -> None:
-        for fault in self.runtime.faults:
-            self.recorder.fault({"step": self.metrics.step, **fault})
-            self.display.note(f"{fault['node']} failed ({fault['cause']}) and is started again.")
+    def _note_faults(self, recovery: str = "started again") -> None:
+        """`recovery`: what is done about the last one; those before it were started again alone."""
+        for n, fault in enumerate(self.runtime.faults, 1):
+            done = recovery if n == len(self.runtime.faults) else "started again"
+            self.recorder.fault({"step": self.runtime.steps("actor"), **fault, "recovery": done})
+            self.display.note(f"{fault['node']} failed ({fault['cause']}); {done}.")
         self.runtime.faults.clear()
+
+    def _bottleneck(self, budget: Budget) -> Bottleneck | None:
+        return bottleneck(budget, cores_here(), self.levers)
 
     def _just_judged(self) -> bool:
         """In one process an evaluation is recorded in the turn that made it, so that equal runs give equal rows."""
@@ -154,7 +167,7 @@ class Session:
         self._note_faults()
         row = self.metrics.row(self.runtime.reports())
         self.recorder.write(row)
-        self.display.update(row)
+        self.display.update(row, self._bottleneck(self.metrics.recent))
         if "evaluation" not in row:
             return
         score = row["evaluation"]
@@ -192,7 +205,7 @@ class Session:
         self._wait_until_saved()
         self._save()
         self._wait_until_saved()
-        lines = []
+        lines = self._report()
         if interrupted and not self.finished:
             lines += [
                 f"Interrupted at step {self.metrics.step:,}; a checkpoint is saved.",
@@ -206,6 +219,15 @@ class Session:
             ]
         self.display.close(lines)
         draw_curve(self.run)
+
+    def _report(self) -> list[str]:
+        """Written and to be shown, unless nothing was done in this sitting."""
+        budget = self.metrics.budget()
+        if not budget:
+            return []
+        made = report.make(self.run, self.metrics, self._bottleneck(budget), self.best)
+        report.write(made, self.run.report_file)
+        return report.lines(made, self.display.interactive)
 
 
 class Interruption:

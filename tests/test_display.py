@@ -14,10 +14,13 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from cavalcade import display
-from cavalcade.display import Display, History, Picture, export_svg
+from cavalcade import display, figures
+from cavalcade.budget import Bottleneck
+from cavalcade.display import Display, Picture, export_svg
+from cavalcade.figures import History
 
 ROOT = Path(__file__).parents[1]
+LEARNER = Bottleneck("learner", "learning", 0.87, ("larger --update-every", "smaller --batch"), "actor waits 60 %")
 
 
 def full_row(step: int, total: int = 100_000) -> dict:
@@ -32,7 +35,8 @@ def full_row(step: int, total: int = 100_000) -> dict:
     row |= {"updates_per_second": 1328.0, "loss": 0.1234, "policy_lag": 1.5, "table_size": step / 2}
     row |= {"table_capacity": total, "evaluation": 52.0, "evaluation_step": 40_000, "time_environment": 0.2}
     row |= {"time_acting": 0.1, "time_storing": 0.05, "time_learning": 0.5, "time_waiting": 0.1}
-    return row | {"time_evaluating": 0.05}
+    row |= {"time_pulling": 0.02, "time_in_table_seconds": 1.25, "time_actor_environment": 0.9}
+    return row | {"time_evaluating": 0.03}
 
 
 def drawn(picture: Picture, width: int) -> str:
@@ -45,7 +49,7 @@ def drawn(picture: Picture, width: int) -> str:
 def test_the_panel_says_everything_and_fits(width):
     picture = Picture("apex-dqn on [CartPole-v1]", 100_000, 475.0)
     for step in range(1000, 51_000, 1000):
-        picture.add(full_row(step))
+        picture.add(full_row(step), LEARNER)
     text = drawn(picture, width)
     words = re.sub(r"\s+", " ", text)
     for part in (
@@ -54,9 +58,11 @@ def test_the_panel_says_everything_and_fits(width):
         *(
             "5,312 frames/s 1,328 updates/s",
             "loss 0.123 12,500 updates policy lag 1.5",
-            "25,000 of 100,000 25 %",
+            "25,000 of 100,000, 1.25 s old 25 %",
         ),
-        *("mostly learning (50 %)", "■ environment 20 %", "■ storing 5 %", "■ evaluating 5 %"),
+        "bottleneck learner, mostly learning (87 % of its time), actor waits 60 %",
+        "moved by larger --update-every, smaller --batch",
+        *("■ environment 20 %", "■ pulling 2 %", "■ storing 5 %", "■ evaluating 3 %", "■ waiting 10 %"),
     ):
         assert part in words, part
     lines = text.splitlines()
@@ -79,6 +85,19 @@ def test_a_value_stays_until_there_is_a_newer_one():
     picture.add({"step": 1, "evaluation": 12.0})
     picture.add({"step": 2, "evaluation": float("nan")})
     assert "12 target 10 reached" in re.sub(r"\s+", " ", drawn(picture, 80))
+
+
+def test_a_long_bottleneck_takes_two_lines():
+    picture = Picture("x", 100, None)
+    advice = ("larger --update-every", "smaller --batch", "more --threads on more cores")
+    found = Bottleneck("learner", "environment", 1.0, advice, "predictor waits 100 %")
+    picture.add({"step": 1}, found)
+    text = drawn(picture, 80)
+    assert "…" not in text and {len(line) for line in text.splitlines()} == {80}
+    words = " ".join(text.replace("│", "").split())
+    assert f"bottleneck {found.where} moved by {', '.join(advice)} time" in words
+    picture.add({"step": 2})
+    assert picture.bottleneck == found  # until there is a newer one
 
 
 def test_time_left_follows_the_present_pace_of_a_resumed_run():
@@ -111,7 +130,7 @@ def test_history_is_bounded_and_keeps_its_shape():
     + [(-3.5, "-3.5"), (99.96, "100"), (61.0, "61")],
 )
 def test_numbers_are_short(value, text):
-    assert display._number(value) == text
+    assert figures.number(value) == text
 
 
 def test_a_log_gets_the_first_and_last_line_and_one_now_and_then(capsys, monkeypatch):
@@ -119,7 +138,7 @@ def test_a_log_gets_the_first_and_last_line_and_one_now_and_then(capsys, monkeyp
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
     shown = Display("dqn on CartPole-v1", 100_000, 475.0, interactive=False)
     for step in range(1000, 21_000, 1000):
-        shown.update(full_row(step))
+        shown.update(full_row(step), LEARNER)
         now[0] += 1
     shown.note("Checkpoint [bold]saved")
     shown.close(["Finished."])
@@ -130,7 +149,7 @@ def test_a_log_gets_the_first_and_last_line_and_one_now_and_then(capsys, monkeyp
     assert steps == [f"{n},000/100,000" for n in (1, 6, 11, 16, 20)]
     assert lines[-3] == "Checkpoint [bold]saved" and lines[-1] == "Finished."
     expected = "step 20,000/100,000 (20 %)  return 20 [30.5 .. 61.2]  5,312 frames/s  1,328 updates/s  loss 0.123"
-    assert lines[-2].startswith(expected) and lines[-2].endswith("mostly learning 50 %  left 1:20")
+    assert lines[-2].startswith(expected) and lines[-2].endswith("learner 87 % learning  left 1:20")
 
 
 def test_nobody_watches_a_pipe_or_ci(monkeypatch):
@@ -225,7 +244,7 @@ print("survived", file=sys.stderr)
 
 def test_the_svg_is_a_picture_of_the_panel(tmp_path):
     rows = [full_row(step) for step in range(1000, 101_000, 1000)]
-    export_svg(rows, "apex-dqn on CartPole-v1", 100_000, 475.0, tmp_path / "display.svg")
+    export_svg(rows, "apex-dqn on CartPole-v1", 100_000, 475.0, tmp_path / "display.svg", LEARNER)
     text = (tmp_path / "display.svg").read_text()
     xml.dom.minidom.parseString(text)
-    assert "apex-dqn" in text and "100,000" in text and "▁" in text
+    assert "apex-dqn" in text and "100,000" in text and "▁" in text and "--update-every" in text

@@ -595,7 +595,7 @@ def test_restored_shards_draw_the_same(tmp_path, through_a_file):
     for _ in range(10):
         mine, its = shards.sample(12, 0.4), other.sample(12, 0.4)
         assert numbers_of(mine) == numbers_of(its)
-        for a, b in zip(mine[1:], its[1:]):
+        for a, b in zip(mine[1:-1], its[1:-1]):  # all but when they were made
             assert np.array_equal(a, b)
 
 

@@ -125,7 +125,7 @@ def test_acting_on_the_backend_is_acting_in_numpy(backend, tmp_path):
 def test_a_run_folder_holds_what_the_user_was_promised(finished):
     run = finished("ppo")
     files = {path.name.split(".")[0] for path in run.path.iterdir()}
-    assert files == {"config", "metrics", "events", "curve", "checkpoints", "policy"}
+    assert files == {"config", "metrics", "events", "curve", "report", "checkpoints", "policy"}
     config = json.loads((run.path / "config.json").read_text())
     assert (config["system"], config["environment"], config["seed"]) == ("ppo", "CartPole-v1", 1)
     assert config["algorithm"]["unroll"] == 32 and config["versions"]["cavalcade"] == cavalcade.__version__

@@ -7,17 +7,17 @@ In the variant with replay every unroll goes into the queue and into a replay be
 drawn from there.
 """
 
+from typing import Any
+
 import numpy as np
 
-from cavalcade.architectures.wiring import add_actors
+from cavalcade.architectures.wiring import add_actors, add_learner
 from cavalcade.errors import UserError
 from cavalcade.experience import Queue
-from cavalcade.learning import LearnerLoop
 from cavalcade.parts import Parts
 from cavalcade.program import Program
-from cavalcade.table import Items, Limiter, Table
+from cavalcade.table import Limiter, Table
 from cavalcade.table.mixture import Mixture
-from cavalcade.tree import Tree
 
 
 def impala(x: Parts) -> Program:
@@ -34,7 +34,7 @@ def impala(x: Parts) -> Program:
             source = program.add("mixture", mixture, table, store.replay_share)
         else:
             table = source = program.add("table", x.table)
-        learner = program.add("learner", LearnerLoop, x.learner, source, x.experience.batch, x.importance, x.max_lag)
+        learner = add_learner(program, x, source)
     add_actors(program, x, table, learner)
     return program
 
@@ -48,10 +48,8 @@ class QueueBesideReplay(Table):
         super().__init__(x.signature, size, "fifo", limiter=Limiter.queue(size), max_times_sampled=1, **where)
         self.replay = Table.uniform(x.signature, x.replay_size, Limiter.at_least(x.experience.batch), x.seed, **where)
 
-    def insert(
-        self, items: Items | Tree, version: int = 0, priority: np.ndarray | None = None, timeout: float | None = 0.0
-    ) -> bool:
-        return super().insert(items, version, priority, timeout) and self.replay.insert(items, version, priority)
+    def insert(self, *given: Any, **named: Any) -> bool:
+        return super().insert(*given, **named) and self.replay.insert(*given, **named)
 
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
         """Where rows run out, what is replayed goes: what waits in the queue may not be lost."""

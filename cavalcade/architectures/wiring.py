@@ -11,9 +11,16 @@ def actors_table_learner(name: str, x: Parts) -> Program:
     program = Program(name)
     with program.group("learner"):
         table = program.add("table", x.table)
-        learner = program.add("learner", LearnerLoop, x.learner, table, x.experience.batch, x.importance)
+        learner = add_learner(program, x, table)
     add_actors(program, x, table, learner)
     return program
+
+
+def add_learner(program: Program, x: Parts, source: Handle) -> Handle:
+    """A learner that draws from `source`; if it fails, all goes on from the last checkpoint."""
+    about = {"importance": x.importance, "max_lag": x.max_lag, "prefetch": x.prefetch}
+    placement = Placement(gpus=1.0 if x.learner_device.startswith("cuda") else 0.0)
+    return program.add("learner", LearnerLoop, x.learner, source, x.experience.batch, **about, placement=placement)
 
 
 def add_actors(program: Program, x: Parts, sink: Handle, source: Handle) -> None:

@@ -4,16 +4,19 @@ A backend offers two things.
 `xp` is an array namespace (the array API standard as far as the losses need it) with the few functions the
 standard lacks: `linear`, `conv2d`, `max_pool`, `relu`, `sigmoid`, `log_softmax`, `pick`, `rows`, `one_hot`,
 `stop_gradient`, `no_gradient`, `scan`. Networks, ops and losses are written once against it.
-The methods of `Backend` are what a learner needs around a loss: gradients, an optimiser, compilation.
+The methods of `Backend` are what a learner needs around a loss: gradients, an optimiser, compilation, and getting
+arrays to the device it computes on and back; nobody else knows of devices.
 Parameters are one flat float32 vector everywhere; networks see it as a tree of views.
 """
 
 import importlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol
 
 import numpy as np
 
+from cavalcade.backends.devices import choose
 from cavalcade.errors import UserError, nearest
 from cavalcade.optimiser import Optimiser
 from cavalcade.tree import Layout, Tree
@@ -60,17 +63,39 @@ class Backend(Protocol):
     def load(self, current: Tree, arrays: Tree) -> Tree:
         """Stored arrays in the place of the current ones."""
 
-    def from_numpy(self, arrays: Tree) -> Tree: ...
+    def from_numpy(self, arrays: Tree) -> Tree:
+        """Arrays on the backend's device; those that are there already stay."""
+
+    def send(self, arrays: Tree) -> Callable[[], Tree]:
+        """Begin to copy arrays to the device, from any thread; what is given gives them to whoever computes."""
 
     def to_numpy(self, arrays: Tree) -> Tree: ...
 
 
-def load(name: str, threads: int = 0) -> Backend:
-    """The backend of this name, computing with `threads` threads; 0 leaves the library's own choice."""
+def load(name: str, threads: int = 0, device: str = "cpu") -> Backend:
+    """The backend of this name, computing on `device` (auto, cpu, cuda, mps, or one of several as cuda:1) with
+    `threads` threads; 0 leaves the library's own choice."""
+    with _installed(name):
+        module = _module(name)
+        return module.create(threads, *choose(device, module.devices(), name))
+
+
+def require_device(name: str, device: str) -> None:
+    """Refuse a device that this machine does not have."""
+    with _installed(name):
+        choose(device, _module(name).devices(), name)
+
+
+def _module(name: str) -> Any:
     if name not in NAMES:
         raise UserError(f"There is no backend '{name}'; choose one of {', '.join(NAMES)}.{nearest(name, NAMES)}")
+    return importlib.import_module(f"cavalcade.backends.{name}_backend")
+
+
+@contextmanager
+def _installed(name: str) -> Iterator[None]:
     try:
-        return importlib.import_module(f"cavalcade.backends.{name}_backend").create(threads)
+        yield
     except ImportError as error:
         raise UserError(
             f"The backend '{name}' needs {error.name}; install it with pip install 'cavalcade[{name}]'."

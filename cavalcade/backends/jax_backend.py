@@ -54,11 +54,12 @@ def _namespace() -> SimpleNamespace:
 class JaxBackend:
     name = "jax"
 
-    def __init__(self) -> None:
-        self.xp = _namespace()
+    def __init__(self, device: Any) -> None:
+        """What is compiled runs where its arrays lie: parameters are put on `device`, and the rest follows them."""
+        self.xp, self.device = _namespace(), device
 
     def vector(self, array: np.ndarray) -> Any:
-        return jnp.array(array, jnp.float32)
+        return jnp.array(array, jnp.float32, device=self.device)
 
     def views(self, vector: Any, layout: tree.Layout) -> tree.Tree:
         return layout.unflatten(vector)
@@ -92,10 +93,16 @@ class JaxBackend:
         return jax.jit(function)
 
     def load(self, current: tree.Tree, arrays: tree.Tree) -> tree.Tree:
-        return tree.map(lambda _, array: jnp.array(array), current, arrays)
+        return tree.map(lambda _, array: jnp.array(array, device=self.device), current, arrays)
 
     def from_numpy(self, arrays: tree.Tree) -> tree.Tree:
-        return arrays  # a compiled call takes NumPy arrays as they are
+        if self.device.platform == "cpu":
+            return arrays  # a compiled call takes NumPy arrays as they are
+        return jax.device_put(arrays, self.device)  # begins to copy, and does not wait for the end
+
+    def send(self, arrays: tree.Tree) -> Callable[[], tree.Tree]:
+        moved = self.from_numpy(arrays)
+        return lambda: moved
 
     def to_numpy(self, arrays: tree.Tree) -> tree.Tree:
         return tree.map(np.asarray, arrays)
@@ -125,5 +132,19 @@ class JaxOptimiser:
         return optax.apply_updates(vector, moves), {str(i): leaf for i, leaf in enumerate(leaves)}
 
 
-def create(threads: int) -> JaxBackend:
-    return JaxBackend()
+PLATFORMS = {"cuda": "gpu", "cpu": "cpu"}  # their names in jax
+
+
+def devices() -> dict[str, int]:
+    return {kind: _count(platform) for kind, platform in PLATFORMS.items()}
+
+
+def _count(platform: str) -> int:
+    try:
+        return len(jax.devices(platform))
+    except RuntimeError:  # what jax says where there is none
+        return 0
+
+
+def create(threads: int, kind: str, number: int) -> JaxBackend:
+    return JaxBackend(jax.devices(PLATFORMS[kind])[number])

@@ -184,6 +184,9 @@ class NumpyBackend:
     def from_numpy(self, arrays: tree.Tree) -> tree.Tree:
         return arrays
 
+    def send(self, arrays: tree.Tree) -> Callable[[], tree.Tree]:
+        return lambda: arrays
+
     def to_numpy(self, arrays: tree.Tree) -> tree.Tree:
         return tree.map(np.asarray, arrays)
 
@@ -216,5 +219,9 @@ class NumpyOptimiser:
         return (vector - rate * move).astype(np.float32), {"count": count, **kept}
 
 
-def create(threads: int) -> NumpyBackend:
+def devices() -> dict[str, int]:
+    return {"cpu": 1}
+
+
+def create(threads: int, kind: str, number: int) -> NumpyBackend:
     return NumpyBackend()  # NumPy's threads are set by OMP_NUM_THREADS before it is imported

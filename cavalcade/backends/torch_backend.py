@@ -6,6 +6,7 @@ persistent views of the vector, and clipping and the optimiser see one tensor in
 
 import warnings
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -41,7 +42,7 @@ def _no_gradient(function: Callable, *args: Any) -> Any:
         return function(*args)
 
 
-def _namespace() -> SimpleNamespace:
+def _namespace(device: torch.device) -> SimpleNamespace:
     xp = SimpleNamespace(**{name: getattr(standard, name) for name in STANDARD.split()})
     xp.name = "torch"
     xp.permute_dims, xp.bool, xp.concat = standard.permute_dims, torch.bool, torch.cat
@@ -50,6 +51,9 @@ def _namespace() -> SimpleNamespace:
     xp.swapaxes = torch.swapaxes
     xp.rows = lambda x, index: torch.index_select(x, 0, index)
     xp.asarray = torch.as_tensor
+    if device.type != "cpu":  # what makes new arrays; on a CPU without a wrapper, since calls cost
+        for name in ("asarray", "arange", "ones", "zeros"):
+            setattr(xp, name, partial(getattr(xp, name), device=device))
     xp.astype = lambda x, dtype: x.to(dtype)
     xp.relu, xp.sigmoid, xp.softplus = torch.relu, torch.sigmoid, F.softplus
     xp.linear = lambda x, weight, bias: torch.addmm(bias, x, weight)
@@ -65,12 +69,13 @@ def _namespace() -> SimpleNamespace:
 class TorchBackend:
     name = "torch"
 
-    def __init__(self) -> None:
-        self.xp = _namespace()
+    def __init__(self, device: torch.device) -> None:
+        self.xp, self.device = _namespace(device), device
+        self.copying = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.recorded: Recorded | None = None
 
     def vector(self, array: np.ndarray) -> torch.Tensor:
-        return torch.tensor(array, dtype=torch.float32)
+        return torch.tensor(array, dtype=torch.float32, device=self.device)
 
     def views(self, vector: Any, layout: tree.Layout) -> tree.Tree:
         """Made once per vector: a vector is changed in place and keeps its memory."""
@@ -115,10 +120,37 @@ class TorchBackend:
         return tree.map(copy, current, arrays)
 
     def from_numpy(self, arrays: tree.Tree) -> tree.Tree:
-        return tree.map(lambda array: torch.from_numpy(np.require(array, requirements="W")), arrays)
+        return tree.map(self._on_device, arrays)
+
+    def _on_device(self, array: Any) -> torch.Tensor:
+        if isinstance(array, torch.Tensor):
+            return array
+        host = torch.from_numpy(np.require(array, requirements="W"))
+        if self.device.type == "cpu":
+            return host
+        # A copy from pinned memory needs not be waited for. torch keeps that memory and knows when it may use it again.
+        return (host.pin_memory() if self.copying else host).to(self.device, non_blocking=self.copying is not None)
+
+    def send(self, arrays: tree.Tree) -> Callable[[], tree.Tree]:
+        """On CUDA beside the kernels, on a stream of its own; whoever computes waits for its end on the device only."""
+        if self.copying is None:
+            moved = self.from_numpy(arrays)
+            return lambda: moved
+        with torch.cuda.stream(self.copying):
+            moved, done = self.from_numpy(arrays), torch.cuda.Event()
+            done.record(self.copying)
+
+        def arrived() -> tree.Tree:
+            computing = torch.cuda.current_stream(self.device)
+            computing.wait_event(done)
+            for leaf in tree.leaves(moved):
+                leaf.record_stream(computing)  # its memory is not free before this stream has read it
+            return moved
+
+        return arrived
 
     def to_numpy(self, arrays: tree.Tree) -> tree.Tree:
-        return tree.map(lambda x: x.detach().numpy() if isinstance(x, torch.Tensor) else np.asarray(x), arrays)
+        return tree.map(lambda x: x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else np.asarray(x), arrays)
 
 
 class Recorded:
@@ -137,7 +169,7 @@ class Recorded:
         self.programs: dict[Any, Callable | None] = {}
 
     def __call__(self, state: dict, samples: tree.Tree, index: torch.Tensor) -> torch.Tensor:
-        if state["updates"] < self.WARM_UP or state["params"].is_cuda:  # on a GPU kernels cost more than calls
+        if state["updates"] < self.WARM_UP or not state["params"].is_cpu:  # elsewhere kernels cost more
             return self.step(state, samples, index)[1]
         given = {"state": {**state, "updates": {}}, "samples": samples, "index": index}
         flat = tree.leaves(given)
@@ -204,7 +236,11 @@ class TorchOptimiser:
         return vector, state
 
 
-def create(threads: int) -> TorchBackend:
+def devices() -> dict[str, int]:
+    return {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
+
+
+def create(threads: int, kind: str, number: int) -> TorchBackend:
     if threads:
         torch.set_num_threads(threads)
-    return TorchBackend()
+    return TorchBackend(torch.device(kind, number))

@@ -35,8 +35,9 @@ class Adapted:
         if not isinstance(example, torch.Tensor) or example.ndim != 2 or example.shape[0] != 2:
             gives = tuple(example.shape) if isinstance(example, torch.Tensor) else f"a {type(example).__name__}"
             raise UserError(f"The module gives {gives} for 2 observations; it has to give [2, features].")
-        # what the user froze stays in the module
         names = {name.replace(".", "/"): name for name, p in module.named_parameters() if p.requires_grad}
+        # what the user froze stays in the module, and follows the rest to another device
+        frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
         born = {path: module.get_parameter(name).detach().numpy().copy() for path, name in names.items()}
 
         def init(rng: np.random.Generator) -> tree.Tree:
@@ -44,6 +45,9 @@ class Adapted:
 
         def apply(xp: Any, params: tree.Tree, x: tree.Tree) -> Any:
             given = {names[path]: leaf for path, leaf in tree.named(params)}
+            if frozen:
+                device = tree.leaves(x)[0].device
+                given |= {name: p.to(device) for name, p in frozen.items()}
             return torch.func.functional_call(module, given, (x,))
 
         return Network(init, apply, int(example.shape[1]), small=False, backend="torch")

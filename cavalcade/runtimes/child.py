@@ -3,6 +3,9 @@
 A node that others reach from their own processes offers `share(consumer) -> service`: the service has an `address` to
 be sent to the consumer's process, where `address.connect()` takes the node's place, a `step()` that gets a turn here, a
 `reclaim()` for when the consumer has died, and a `close()`. Of a node without it, others see its counted steps.
+
+A process in which nobody can move rests until a neighbour rings: an end of an edge has an attribute `ring`, set here,
+to be called when the other end has something to do.
 """
 
 import ctypes
@@ -19,12 +22,15 @@ from typing import Any
 import numpy as np
 
 from cavalcade import checkpoint
+from cavalcade.bell import Bell
 from cavalcade.errors import Stopped, UserError
-from cavalcade.program import Node, resolve
+from cavalcade.program import Node
+from cavalcade.runtimes.group import Group
 from cavalcade.saving import Saver
 
-BEAT, STEPS = 0, 1  # words of each process: when it was last seen alive, environment steps it has counted
-SHORTEST, LONGEST = 50e-6, 1e-3  # seconds of rest when nobody can move, doubled from one to the other
+WORDS = 8  # of each process, a cache line of its own
+BEAT, STEPS, BELL = 0, 1, 2  # when it was last seen alive; environment steps it has counted; by what it can be woken
+SHORTEST, LONGEST = 100e-6, 20e-3  # seconds of rest when nobody can move, doubled from one to the other unless rung
 ASK = 2e-3  # seconds between two looks at the driver's messages
 
 
@@ -38,6 +44,7 @@ class Job:
     remote: dict[str, Any]  # addresses of nodes in other processes
     consumers: list[tuple[str, str]]  # (node here, node elsewhere that refers to it)
     words: Any  # address of the words of all processes
+    places: dict[str, int]  # of all nodes of the program: the index of their process's words
     incarnation: int = 0  # how often it was started before
     steps: int = 0  # counted by those before it
     restore: tuple[str, int] | None = None  # folder and step of a checkpoint
@@ -67,49 +74,42 @@ class Child:
     def __init__(self, job: Job, connection: Connection):
         self.job, self.connection = job, connection
         self.words: np.ndarray = job.words.connect()
-        self.objects: dict[str, Any] = {name: address.connect() for name, address in job.remote.items()}
-        self.mine: dict[str, Any] = {}
-        for node in job.nodes:
-            self._build(node)
+        self.bell = self._bell(job.index)
+        others = {name: self._connected(name, to) for name, to in job.remote.items()}
+        self.group = Group(job.nodes, others, job.incarnation, job.steps)
         self.saver: Saver | None = None
         if job.restore:
-            self._restore(*job.restore)
+            folder, step = job.restore
+            self.group.restore(checkpoint.load_step(Path(folder), step))
         self.services = {(name, consumer): self._share(name, consumer) for name, consumer in job.consumers}
-        self.turns = [node.step for node in self.mine.values() if hasattr(node, "step")]
-        self.turns += [service.step for service in set(self.services.values())]
-        self.idle = 0.0
+        self.group.turns += [service.step for service in set(self.services.values())]
         self.stopping = False
 
-    def _build(self, node: Node) -> None:
-        args, kwargs = resolve((node.args, node.kwargs), self.objects)
-        if node.placement.restart == "alone" and self.job.incarnation:
-            kwargs = {**kwargs, "incarnation": self.job.incarnation}
-        made = node.make(*args, **kwargs)
-        if hasattr(made, "steps"):
-            made.steps = self.job.steps
-        self.objects[node.name] = self.mine[node.name] = made
+    def _bell(self, index: int) -> Bell:
+        return Bell(self.words.reshape(-1), index * WORDS + BELL)
+
+    def _connected(self, name: str, address: Any) -> Any:
+        made = address.connect()
+        made.ring = self._bell(self.job.places[name])
+        return made
 
     def _share(self, name: str, consumer: str) -> Any:
-        return self.mine[name].share(consumer)
-
-    def _restore(self, folder: str, step: int) -> None:
-        for name, kept in checkpoint.load_step(Path(folder), step).items():
-            self.mine[name].restore(kept)
+        service = self.group.mine[name].share(consumer)
+        service.ring = self._bell(self.job.places[consumer])
+        return service
 
     def run(self) -> None:
         addresses = {key: service.address for key, service in self.services.items()}
         self.connection.send(("ready", addresses))
-        counting = [node for node in self.mine.values() if hasattr(node, "steps")]
-        words, here = self.words, self.job.index
+        words, here, group = self.words, self.job.index, self.group
         rest, asked = SHORTEST, 0.0
         while not self.stopping:
-            moved = False
-            for turn in self.turns:
-                moved |= bool(turn())
+            rung = self.bell.rung()
+            moved = group.take_turns()
             now = time.monotonic()
             words[here, BEAT] = int(now * 1e6)
-            for node in counting:
-                words[here, STEPS] = node.steps
+            if group.counting:
+                words[here, STEPS] = group.steps
             if now - asked > ASK:
                 asked = now
                 while self.connection.poll(0):
@@ -118,20 +118,17 @@ class Child:
             if moved:
                 rest = SHORTEST
             else:
-                time.sleep(rest)
-                self.idle += rest
-                rest = min(LONGEST, 2 * rest)
+                self.bell.rest(rung, rest)
+                group.idle += time.monotonic() - now
+                rest = SHORTEST if self.bell.rung() > rung else min(LONGEST, 2 * rest)
 
     def _answer(self, what: str, *given: Any) -> None:
         if what == "stop":
             self.stopping = True
         elif what == "report":
-            reports = {name: node.report() for name, node in self.mine.items() if hasattr(node, "report")}
-            idle, self.idle = self.idle, 0.0
-            self.connection.send(("report", reports, idle))
+            self.connection.send(("report", *self.group.reports()))
         elif what == "call":
-            name, method, arguments = given
-            self.connection.send(("reply", getattr(self.mine[name], method)(*arguments)))
+            self.connection.send(("reply", self.group.call(*given)))
         elif what == "reclaim":
             (consumer,) = given
             for (_, whose), service in self.services.items():
@@ -141,9 +138,8 @@ class Child:
         elif what == "save":
             folder, step = given
             self.saver = Saver(Path(folder))
-            state = {name: node.state() for name, node in self.mine.items() if hasattr(node, "state")}
-            self.saver.save(state, step)
-            if not all(getattr(node, "copied", True) for node in self.mine.values()):
+            self.saver.save(self.group.state(), step)
+            if not self.group.copied:
                 self.saver.wait()
 
     def _tell_when_saved(self) -> None:
@@ -154,9 +150,7 @@ class Child:
     def close(self) -> None:
         for service in set(self.services.values()):
             service.close()
-        for node in self.mine.values():
-            if hasattr(node, "close"):
-                node.close()
+        self.group.close()
 
 
 def main(payload: bytes, connection: Connection) -> None:

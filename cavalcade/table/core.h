@@ -54,6 +54,7 @@ typedef struct {
 typedef struct {
     int64_t key;     /* (number of the insert) << bits | place, or -1 where there is no item */
     int64_t version; /* of the policy that made it */
+    double made;     /* when: seconds of the wall clock */
     float priority;  /* as given */
     int32_t times;   /* drawn so far */
     int32_t slots[]; /* [width] its rows */
@@ -87,10 +88,10 @@ void rows_release(Rows *r, int32_t slot);
 
 double random_unit(Table *t);
 int64_t table_insert(Table *t, int64_t count, const int32_t *slots, const float *priority, int64_t version,
-                     int32_t *places);
+                     double made, int32_t *places);
 void table_delete(Table *t, int64_t place);
-void table_draw(Table *t, int64_t count, int32_t *places, int64_t *keys, int64_t *version, double *probability,
-                int32_t *times, int32_t *slots);
+void table_draw(Table *t, int64_t count, int32_t *places, int64_t *keys, int64_t *version, double *made,
+                double *probability, int32_t *times, int32_t *slots);
 int64_t table_update(Table *t, int64_t count, const int64_t *keys, const float *priority);
 
 #endif

@@ -61,7 +61,7 @@ void table_delete(Table *t, int64_t place) {
 
 /* Insert one after the other; where the table is full the remover makes room. Gives how many it removed. */
 int64_t table_insert(Table *t, int64_t count, const int32_t *slots, const float *priority, int64_t version,
-                     int32_t *places) {
+                     double made, int32_t *places) {
     int64_t removed = 0;
     double ignored;
     for (int64_t i = 0; i < count; i++, slots += t->width) {
@@ -78,6 +78,7 @@ int64_t table_insert(Table *t, int64_t count, const int32_t *slots, const float 
         if (place >= t->counters[HIGH]) t->counters[HIGH] = place + 1;
         item->key = t->counters[NEXT]++ << t->bits | place;
         item->version = version;
+        item->made = made;
         item->priority = priority ? priority[i] : (float)*t->peak;
         item->times = 0;
         for (int64_t j = 0; j < t->width; j++) item->slots[j] = slots[j];
@@ -92,8 +93,8 @@ int64_t table_insert(Table *t, int64_t count, const int32_t *slots, const float 
 }
 
 /* The rows of what is deleted here stay as they are until the next rows are taken: the caller copies them first. */
-void table_draw(Table *t, int64_t count, int32_t *places, int64_t *keys, int64_t *version, double *probability,
-                int32_t *times, int32_t *slots) {
+void table_draw(Table *t, int64_t count, int32_t *places, int64_t *keys, int64_t *version, double *made,
+                double *probability, int32_t *times, int32_t *slots) {
     int at_random = t->sampler.kind == UNIFORM || t->sampler.kind == PRIORITISED;
     int at_once = at_random && !t->max_times; /* nothing changes between one draw and the next */
     if (at_once) selector_choose_many(t, &t->sampler, count, places, probability);
@@ -102,6 +103,7 @@ void table_draw(Table *t, int64_t count, int32_t *places, int64_t *keys, int64_t
         Item *item = ITEM(t, places[i]);
         keys[i] = item->key;
         version[i] = item->version;
+        made[i] = item->made;
         times[i] = ++item->times;
         t->counters[SPENT]++;
         for (int64_t j = 0; j < t->width; j++) slots[i * t->width + j] = item->slots[j];

@@ -1,5 +1,6 @@
 /* Python's door to the core: checks shapes and holds on to the arrays. */
 
+#include "bell.h"
 #include "columns.h"
 
 #include <math.h>
@@ -7,13 +8,6 @@
 
 #define MOST_ARRAYS 16
 
-#if defined(__GNUC__)
-#define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
-#define STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
-#else /* MSVC: volatile reads and writes are ordered on the processors it compiles for */
-#define LOAD(p) (*(volatile int64_t *)(p))
-#define STORE(p, v) (*(volatile int64_t *)(p) = (v))
-#endif
 
 /* An open table or store of rows, with the arrays it must keep alive. */
 typedef struct {
@@ -154,7 +148,8 @@ static PyObject *insert(PyObject *self, PyObject *args) {
     PyObject *table, *given;
     Py_buffer slots, places, priority = {0};
     long long version;
-    if (!PyArg_ParseTuple(args, "Oy*OLw*", &table, &slots, &given, &version, &places)) return NULL;
+    double made;
+    if (!PyArg_ParseTuple(args, "Oy*OLdw*", &table, &slots, &given, &version, &made, &places)) return NULL;
     Opened *o = opened(table);
     PyObject *answer = NULL;
     int64_t count = places.len / 4;
@@ -172,7 +167,7 @@ static PyObject *insert(PyObject *self, PyObject *args) {
     }
     if (priority.buf && bad_priority(priority.buf, count)) goto end;
     answer =
-        PyLong_FromLongLong(table_insert(&o->table, count, slots.buf, priority.buf, version, places.buf));
+        PyLong_FromLongLong(table_insert(&o->table, count, slots.buf, priority.buf, version, made, places.buf));
 end:
     if (priority.buf) PyBuffer_Release(&priority);
     PyBuffer_Release(&slots);
@@ -227,22 +222,24 @@ static void importance(int64_t count, const double *probability, double live, do
 static PyObject *draw(PyObject *self, PyObject *args) {
     PyObject *table;
     double beta;
-    Py_buffer places, keys, version, probability, times, slots, weight;
-    if (!PyArg_ParseTuple(args, "Odw*w*w*w*w*w*w*", &table, &beta, &places, &keys, &version, &probability, &times, &slots,
-                          &weight))
+    Py_buffer places, keys, version, made, probability, times, slots, weight;
+    if (!PyArg_ParseTuple(args, "Odw*w*w*w*w*w*w*w*", &table, &beta, &places, &keys, &version, &made, &probability, &times,
+                          &slots, &weight))
         return NULL;
     Opened *o = opened(table);
     int64_t count = places.len / 4;
-    int fits = o && keys.len == count * 8 && version.len == count * 8 && probability.len == count * 8 && times.len == count * 4 &&
-               slots.len == count * 4 * o->table.width && weight.len == count * 4;
+    int fits = o && keys.len == count * 8 && version.len == count * 8 && made.len == count * 8 &&
+               probability.len == count * 8 && times.len == count * 4 && slots.len == count * 4 * o->table.width &&
+               weight.len == count * 4;
     if (fits) {
         double live = (double)o->table.counters[LIVE];
-        table_draw(&o->table, count, places.buf, keys.buf, version.buf, probability.buf, times.buf, slots.buf);
+        table_draw(&o->table, count, places.buf, keys.buf, version.buf, made.buf, probability.buf, times.buf,
+                   slots.buf);
         importance(count, probability.buf, live, beta, weight.buf);
     } else if (o)
         PyErr_SetString(PyExc_ValueError, "the arrays of a draw do not belong together");
     PyBuffer_Release(&places), PyBuffer_Release(&keys), PyBuffer_Release(&version), PyBuffer_Release(&probability);
-    PyBuffer_Release(&times), PyBuffer_Release(&slots), PyBuffer_Release(&weight);
+    PyBuffer_Release(&times), PyBuffer_Release(&slots), PyBuffer_Release(&weight), PyBuffer_Release(&made);
     if (!fits) return NULL;
     Py_RETURN_NONE;
 }
@@ -297,16 +294,52 @@ static PyObject *store(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* A bell is two words: how often it was rung, and whether somebody rests until it rings. Ringing costs a system call only
+   where somebody does. */
+
+static PyObject *ring(PyObject *self, PyObject *args) {
+    Py_buffer view;
+    Py_ssize_t at;
+    if (!PyArg_ParseTuple(args, "w*n", &view, &at)) return NULL;
+    int64_t *bell = word(&view, at), *asleep = word(&view, at + 1);
+    if (bell && asleep) {
+        ADD(bell, 1);
+        if (LOAD_AFTER(asleep)) WAKE(bell);
+    }
+    PyBuffer_Release(&view);
+    if (!bell || !asleep) return NULL;
+    Py_RETURN_NONE;
+}
+
+static PyObject *rest(PyObject *self, PyObject *args) {
+    Py_buffer view;
+    Py_ssize_t at;
+    long long seen;
+    double seconds;
+    if (!PyArg_ParseTuple(args, "w*nLd", &view, &at, &seen, &seconds)) return NULL;
+    int64_t *bell = word(&view, at), *asleep = word(&view, at + 1);
+    if (bell && asleep) {
+        STORE_BEFORE(asleep, 1);
+        Py_BEGIN_ALLOW_THREADS;
+        if (LOAD_AFTER(bell) == seen) sleep_until_rung(bell, (int32_t)seen, seconds);
+        Py_END_ALLOW_THREADS;
+        STORE(asleep, 0);
+    }
+    PyBuffer_Release(&view);
+    if (!bell || !asleep) return NULL;
+    Py_RETURN_NONE;
+}
+
 static PyMethodDef methods[] = {
     {"open_rows", open_rows, METH_VARARGS, "(rows, stack, ends, free, refs, previous, holder) -> rows"},
     {"open_table", open_table, METH_VARARGS, "(rows, capacity, width, stride, max_times, bits, arrays...) -> table"},
     {"tree_size", tree_size, METH_VARARGS, "(capacity) -> leaves and inner nodes of a prioritised selector"},
     {"take", take, METH_VARARGS, "(rows, holder, slots) -> whether there were enough free rows"},
     {"release", release, METH_VARARGS, "(rows, slots): their writer needs them no more"},
-    {"insert", insert, METH_VARARGS, "(table, slots, priority or None, version, places) -> how many were removed"},
+    {"insert", insert, METH_VARARGS, "(table, slots, priority or None, version, made, places) -> how many were removed"},
     {"remove", remove_, METH_VARARGS, "(table, count): as the remover chooses"},
     {"delete", delete_, METH_VARARGS, "(table, keys) -> how many were there"},
-    {"draw", draw, METH_VARARGS, "(table, beta, places, keys, version, probability, times, slots, weight)"},
+    {"draw", draw, METH_VARARGS, "(table, beta, places, keys, version, made, probability, times, slots, weight)"},
     {"update", update, METH_VARARGS, "(table, keys, priority) -> how many were there"},
     {"total", total, METH_O, "(table) -> the sum of the sampler's shares"},
     {"gather", gather, METH_VARARGS, "(base, stride, index, start, step, layout, columns)"},
@@ -314,6 +347,8 @@ static PyMethodDef methods[] = {
     {"chain", chain, METH_VARARGS, "(previous, index, start, step, depth, out)"},
     {"load", load, METH_VARARGS, "(words, at) -> a word another process may have written, and all it wrote before"},
     {"store", store, METH_VARARGS, "(words, at, value): for other processes, after all that was written before"},
+    {"ring", ring, METH_VARARGS, "(words, at): wake whoever rests by this bell"},
+    {"rest", rest, METH_VARARGS, "(words, at, seen, seconds): until it was rung more often than seen, or time is up"},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", "Items, rows and selectors.", -1, methods};

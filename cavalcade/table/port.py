@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cavalcade.bell import nobody
 from cavalcade.errors import Stopped, UserError
 from cavalcade.memory import Attached, Memory
 from cavalcade.table import _core
@@ -22,7 +23,7 @@ from cavalcade.table.table import Table
 from cavalcade.tree import Tree, leaves
 
 WRITTEN, READ, STOPPED, WANTED, ALLOWED = 0, 8, 16, 24, 32  # words of a ring, a cache line apart
-ROWS, PRIORITY, VERSION = "#rows", "#priority", "#version"  # of a post, beside the item's own leaves
+ROWS, PRIORITY, VERSION, MADE = "#rows", "#priority", "#version", "#made"  # of a post, beside the item's own leaves
 NO_PRIORITY = np.float32(-1.0)
 PAUSE = 50e-6  # seconds between two looks at a ring
 
@@ -86,7 +87,8 @@ class Rings:
         slot = {"slot": np.zeros((), np.int32)}
         self.grants, self.releases = Ring(slot, grants, memory), Ring(slot, grants, memory)
         own = {name: np.asarray(leaf) for name, leaf in signature.flatten(signature.own).items()}
-        post = {ROWS: np.zeros(signature.length, np.int32), PRIORITY: NO_PRIORITY, VERSION: np.zeros((), np.int64)}
+        post = {ROWS: np.zeros(signature.length, np.int32), PRIORITY: NO_PRIORITY}
+        post |= {VERSION: np.zeros((), np.int64), MADE: np.zeros(())}
         self.posts = Ring({**own, **{name: np.asarray(leaf) for name, leaf in post.items()}}, posts, memory)
 
 
@@ -102,6 +104,7 @@ class Port:
         names, reserving = table.rows.memory.names, table.max_times_sampled == 1
         self.address = Address(table.signature, names, table.rows.count, self.memory.names, grants, posts, reserving)
         table.rows.reclaim(writer)  # what an earlier writer of this number held, when the table was saved
+        self.ring: Callable[[], None] = nobody  # wakes the writer
         self.granted = 0  # rows that the writer has or may take
         self.allowed = 0  # items it was ever promised room for
         self._grant()
@@ -128,6 +131,7 @@ class Port:
             self.table.promised += missing
             self.allowed += missing
             _core.store(words, ALLOWED, self.allowed)
+            self.ring()
 
     def _insert(self, waiting: int) -> int:
         count = waiting
@@ -136,17 +140,19 @@ class Port:
         if not count:
             return 0
         posts = self.rings.posts.look(count)
-        rows, priority, version = (posts.pop(name) for name in (ROWS, PRIORITY, VERSION))
+        rows, priority, version, made = (posts.pop(name) for name in (ROWS, PRIORITY, VERSION, MADE))
         # one insert for all, unless the policy or the way of prioritising changed in between
         changes = np.flatnonzero((np.diff(version) != 0) | (np.diff(priority < 0) != 0)) + 1
         for start, end in zip([0, *changes.tolist()], [*changes.tolist(), count]):
             own = {name: column[start:end] for name, column in posts.items()}
             given = None if priority[start] < 0 else priority[start:end]
             items = Items(rows[start:end], self.table.signature.unflatten(own))
-            assert self.table.insert(items, int(version[start]), given)
+            assert self.table.insert(items, int(version[start]), given, made=float(made[start]))
         self.rings.posts.drop(count)
         if self.address.reserving:
             self.table.promised -= count
+        else:
+            self.ring()  # it may wait for room
         return count
 
     def _grant(self) -> bool:
@@ -156,6 +162,7 @@ class Port:
         slots = self.table.take_rows(missing, self.writer)
         self.rings.grants.put(missing, {"slot": slots})
         self.granted += missing
+        self.ring()
         return True
 
     def reclaim(self) -> None:
@@ -195,6 +202,7 @@ class Writer:
         self.mine = np.zeros(0, np.int32)  # granted rows that are not used yet
         self.done_with: list[np.ndarray] = []
         self.waiting = 0
+        self.ring: Callable[[], None] = nobody  # wakes the owner
         self.version = np.zeros(0, np.int64)
 
     def ready(self, environments: int) -> bool:
@@ -209,7 +217,9 @@ class Writer:
         needed = _core.load(words, WRITTEN) + count
         if _core.load(words, ALLOWED) >= needed:
             return True
-        _core.store(words, WANTED, needed)
+        if _core.load(words, WANTED) != needed:
+            _core.store(words, WANTED, needed)
+            self.ring()
         return False
 
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
@@ -239,11 +249,13 @@ class Writer:
         given = np.full(count, NO_PRIORITY) if priority is None else priority
         if len(self.version) != count or self.version[0] != version:
             self.version = np.full(count, version, np.int64)
-        about = {ROWS: items.rows, PRIORITY: given, VERSION: self.version}
+        made = np.full(count, time.time())
+        about = {ROWS: items.rows, PRIORITY: given, VERSION: self.version, MADE: made}
         self.rings.posts.put(count, {**self.signature.flatten(items.own), **about})
         if self.waiting > self.rings.releases.size // 8:
             self.rings.releases.put(self.waiting, {"slot": np.concatenate(self.done_with)})
             self.done_with, self.waiting = [], 0
+        self.ring()
         return True
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:

@@ -57,7 +57,7 @@ class Signature:
     def item_bytes(self) -> int:
         """Of one item without its rows, with its bookkeeping."""
         own = sum(np.asarray(leaf).nbytes for leaf in self.flatten(self.own).values())
-        return own + 48 + 4 * self.length
+        return own + 56 + 4 * self.length
 
     def build(self, rows: Rows, slots: np.ndarray, own: dict) -> Tree:
         """Samples [B, ...] of the items with these rows [B, length]."""

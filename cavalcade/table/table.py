@@ -18,7 +18,7 @@ from cavalcade.table.signature import Items, Signature
 from cavalcade.tree import Tree
 
 LIVE, NEXT, HIGH, SPENT, RANDOM, SAMPLER, _, REMOVER, _ = range(9)  # counters, in the order of core.h
-HEADER = 24  # bytes of `Item` in core.h before its slots: key, version, priority, times
+HEADER = 32  # bytes of `Item` in core.h before its slots: key, version, made, priority, times
 UNDER_WAY = 256  # rows for a writer, where nobody says how many it needs
 KEPT = ("counters", "peak", "free")  # arrays that are saved as they are
 
@@ -31,6 +31,7 @@ class Sample(NamedTuple):
     times_sampled: np.ndarray  # [B] int32, this time included
     age: np.ndarray  # [B] int64, inserts since, its own included
     version: np.ndarray  # [B] int64, of the policy that made it
+    made: np.ndarray  # [B] float64, when: seconds of the wall clock
 
 
 class Table:
@@ -90,7 +91,8 @@ class Table:
         self.chosen = (self.sampler.arrays(capacity), self.remover.arrays(capacity))
         records: Any = self.own.planes[0]
         self.key, self.version = records.view(0, (), np.int64), records.view(8, (), np.int64)
-        self.priority, self.times = records.view(16, (), np.float32), records.view(20, (), np.int32)
+        self.made = records.view(16, (), np.float64)
+        self.priority, self.times = records.view(24, (), np.float32), records.view(28, (), np.int32)
         self.slots = records.view(HEADER, (self.signature.length,), np.int32)
         self.key[:] = -1
         self.core = _core.open_table(
@@ -182,9 +184,15 @@ class Table:
     # --- moving ---------------------------------------------------------------------------------------------------
 
     def insert(
-        self, items: Items | Tree, version: int = 0, priority: np.ndarray | None = None, timeout: float | None = 0.0
+        self,
+        items: Items | Tree,
+        version: int = 0,
+        priority: np.ndarray | None = None,
+        timeout: float | None = 0.0,
+        made: float | None = None,
     ) -> bool:
-        """Store items [M, ...]; False, and nothing stored, if the limiter says wait. `timeout` None waits for ever."""
+        """Store items [M, ...]; False, and nothing stored, if the limiter says wait. `timeout` None waits for ever;
+        `made`: when, if it was not now (seconds of the wall clock)."""
         if not isinstance(items, Items):
             count = len(tree.leaves(items)[0])
             items = Items(np.zeros((count, self.signature.length), np.int32), items)
@@ -195,7 +203,8 @@ class Table:
             own = self.own.verified(self.signature.flatten(items.own), count)
             places = np.empty(count, np.int32)
             given = None if priority is None else np.ascontiguousarray(priority, np.float32)
-            removed = _core.insert(self.core, np.ascontiguousarray(items.rows, np.int32), given, version, places)
+            rows = np.ascontiguousarray(items.rows, np.int32)
+            removed = _core.insert(self.core, rows, given, version, made or time.time(), places)
             self.own.put(places, own)
             self.limiter.inserts += count
             self.limiter.deletes += removed
@@ -208,10 +217,11 @@ class Table:
             if not self.can_sample(count) and not self._wait(lambda: self.can_sample(count), timeout):
                 return None
             places, times = np.empty(count, np.int32), np.empty(count, np.int32)
-            keys, versions, probability = np.empty(count, np.int64), np.empty(count, np.int64), np.empty(count)
+            keys, versions = np.empty(count, np.int64), np.empty(count, np.int64)
+            made, probability = np.empty(count), np.empty(count)
             weight, slots = np.empty(count, np.float32), np.empty((count, self.signature.length), np.int32)
             live = len(self)
-            _core.draw(self.core, importance, places, keys, versions, probability, times, slots, weight)
+            _core.draw(self.core, importance, places, keys, versions, made, probability, times, slots, weight)
             items = self.signature.build(self.rows, slots, self.own.read(places))
             age = self.counters[NEXT] - self.numbers(keys)
             self.limiter.samples += count
@@ -220,7 +230,7 @@ class Table:
             if self.trim_every and self.draws % self.trim_every == 0:
                 self._remove(len(self) - self.size)
             self._changed()
-        return Sample(items, keys, probability, weight, times, age, versions)
+        return Sample(items, keys, probability, weight, times, age, versions, made)
 
     def update_priorities(self, keys: np.ndarray, priority: np.ndarray) -> int:
         """New priorities; keys that have gone are ignored. Gives how many were still there."""
@@ -261,6 +271,12 @@ class Table:
         from cavalcade.table.port import Port
 
         return Port(self, int(consumer.rpartition("/")[2]), self.writer_rows)
+
+    def serve(self, consumer: str) -> Any:
+        """The same for a writer that shares no memory with this process."""
+        from cavalcade.table.remote import RemotePort
+
+        return RemotePort(self, int(consumer.rpartition("/")[2]))
 
     def stop(self) -> None:
         """Wake everybody who waits; they get `Stopped`, and so does whoever would wait later."""
@@ -316,13 +332,16 @@ class Table:
         with self.lock:
             copied = self.copied = self.bytes < available() / 2
             limits = {name: getattr(self.limiter, name) for name in ("inserts", "deletes", "samples")}
+            own = self.own.state(int(self.counters[HIGH]), copied)
+            if copied:  # after a break the clock says nothing, and without it equal runs leave equal checkpoints
+                own["0"]["bytes"].reshape(-1, self.own.planes[0].stride)[:, 16:24] = 0  # type: ignore[union-attr]
             return {
                 "made": str(self),
                 **{name: getattr(self, name).copy() for name in KEPT},
                 "selectors": {
                     f"{i}/{j}": part.copy() for i, pair in enumerate(self.chosen) for j, part in enumerate(pair)
                 },
-                "own": self.own.state(int(self.counters[HIGH]), copied),
+                "own": own,
                 "rows": self.rows.state(copied),
                 "limiter": limits,
                 "draws": self.draws,
@@ -347,6 +366,7 @@ class Table:
                 array[:] = state["selectors"][name]
             self.own.restore(state["own"])
             self.rows.restore(state["rows"])
+            self.made[:] = time.time()
             for name, value in state["limiter"].items():
                 setattr(self.limiter, name, value)
             self.draws = state["draws"]

@@ -1,0 +1,51 @@
+"""How figures are written for people: short numbers, durations, the course of a whole run in one line."""
+
+from itertools import pairwise
+from statistics import fmean
+
+
+def number(value: float) -> str:
+    """Three digits or so: 0.0123, 8.72, 87.2, 872, 87,213."""
+    size = abs(value)
+    if value == int(value) or size >= 100:
+        return f"{value:,.0f}"
+    if size < 0.001:
+        return f"{value:.1e}"
+    return f"{value:.3g}"
+
+
+def duration(seconds: float | None, missing: str = "–") -> str:
+    if seconds is None:
+        return missing
+    minutes, second = divmod(int(seconds), 60)
+    hours, minute = divmod(minutes, 60)
+    return f"{hours}:{minute:02d}:{second:02d}" if hours else f"{minute}:{second:02d}"
+
+
+class History:
+    """A whole run's values in bounded memory: when full, neighbours are averaged, and so are newcomers."""
+
+    def __init__(self, size: int):
+        self._size = size
+        self._every = 1
+        self._values: list[float] = []
+        self._pending: list[float] = []
+
+    def add(self, value: float) -> None:
+        self._pending.append(value)
+        if len(self._pending) == self._every:
+            self._values.append(fmean(self._pending))
+            self._pending = []
+        if len(self._values) == self._size:
+            self._values = [fmean(self._values[i : i + 2]) for i in range(0, self._size, 2)]
+            self._every *= 2
+
+    def sparkline(self, width: int) -> str:
+        """At most `width` blocks, from the lowest value to the highest."""
+        count = len(self._values)
+        width = min(width, count)
+        cuts = [count * i // width for i in range(width + 1)] if width else [0]
+        means = [fmean(self._values[a:b]) for a, b in pairwise(cuts)]
+        low, high = min(means, default=0.0), max(means, default=0.0)
+        scale = 7 / (high - low) if high > low else 0.0
+        return "".join("▁▂▃▄▅▆▇█"[round((mean - low) * scale)] for mean in means) or "–"

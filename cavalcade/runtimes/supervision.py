@@ -1,0 +1,206 @@
+"""What every driver of other processes does: it knows them, counts their failures, and keeps what they say. How one is
+started, heard and ended is the runtime's own part.
+"""
+
+import contextlib
+import time
+import typing
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from cavalcade import checkpoint
+from cavalcade.errors import UserError
+from cavalcade.program import Node, Program, ProgramFailed
+
+PATIENCE = 5  # failures of one process in a row, without an environment step between, before the run is given up
+BACK_OFF, LONGEST_BACK_OFF = 0.25, 10.0  # seconds before a process is started anew, doubled each time
+
+
+@dataclass
+class Member:
+    """A process and what the driver knows of it."""
+
+    group: str
+    index: int
+    nodes: list[Node]
+    process: Any = None
+    ready: bool = False
+    incarnation: int = 0
+    steps: int = 0  # counted by those before it, or by all where nobody knows better
+    failures: int = 0  # in a row
+    steps_then: int = 0  # counted when it failed last
+    start_at: float = 0.0  # when it may be started anew
+    started: float = 0.0
+    cause: str = ""  # of its failure, whole
+    short: str = ""  # and in a line
+
+    @property
+    def alone(self) -> bool:
+        return all(node.placement.restart == "alone" for node in self.nodes)
+
+
+class Supervisor:
+    """A runtime gives `_ask`, `_keep` and `_kept`, and starts its members."""
+
+    def __init__(
+        self,
+        program: Program,
+        hang_seconds: float,
+        restore: tuple[Path, int, dict] | None,
+        member: type[Member] = Member,
+    ):
+        """`restore`: folder, step and the driver's part of a checkpoint."""
+        program.check()
+        self.program, self.hang_seconds, self.restored = program, hang_seconds, restore
+        self.faults: list[dict] = []
+        self.remarks = ["actors begin new episodes"] if restore else []
+        self.saving: tuple[Path, int, dict, set[str]] | None = None
+        self.members: list[Any] = [member(group, i, nodes) for i, (group, nodes) in enumerate(program.groups().items())]
+        self.where = {node.name: member for member in self.members for node in member.nodes}
+        self.closed = False
+        for known in self.members if restore else []:
+            kept = restore[2]["members"].get(known.group, {})  # type: ignore[index]
+            known.steps, known.incarnation = kept.get("steps", 0), kept.get("incarnation", -1) + 1
+
+    def _ask(self, member: Any, *message: Any) -> tuple | None:
+        """Send a message and wait for its answer; None if the process has gone or does not answer in time."""
+        raise NotImplementedError
+
+    def _keep(self, member: Any, folder: Path, step: int) -> None:
+        """Begin to write the process's part of a checkpoint into `folder`."""
+        raise NotImplementedError
+
+    def _kept(self, group: str) -> bool:
+        """Whether that part has been written since."""
+        raise NotImplementedError
+
+    def _steps(self, member: Any) -> int:
+        return member.steps
+
+    # --- edges --------------------------------------------------------------------------------------------------------
+
+    def _edges(self, member: Member) -> list[tuple[str, str]]:
+        """(node elsewhere, node of this process that refers to it)."""
+        here = {node.name for node in member.nodes}
+        return sorted({(edge, node.name) for node in member.nodes for edge in node.edges() if edge not in here})
+
+    def _consumers(self, member: Member, way: str) -> list[tuple[str, str]]:
+        """(node of this process, node elsewhere that reaches it), of nodes that offer this way of being reached."""
+        here = {node.name for node in member.nodes}
+        return sorted(
+            (edge, node.name)
+            for node in self.program.nodes.values()
+            for edge in set(node.edges())
+            if edge in here and node.name not in here and hasattr(self._kind(edge), way)
+        )
+
+    def _kind(self, name: str) -> Any:
+        """What a node will be: its class, or the class that a method says it returns."""
+        make = self.program.nodes[name].make
+        if isinstance(make, type):
+            return make
+        with contextlib.suppress(NameError, TypeError):
+            return typing.get_type_hints(make).get("return")
+        return None
+
+    # --- failures -----------------------------------------------------------------------------------------------------
+
+    def _count_failure(self, member: Any, cause: str, short: str, patience: int, back_off: float) -> None:
+        """Its process is gone. Others forget what it had under way, and it may be started anew after a while."""
+        steps = self._steps(member)
+        member.failures = 1 if steps > member.steps_then else member.failures + 1
+        member.steps_then, member.cause, member.short, member.process = steps, "", "", None
+        self.faults.append({"node": member.group, "cause": short, "failures": member.failures})
+        if not member.alone or member.failures > patience:
+            raise ProgramFailed(f"{member.group} failed:\n{cause}")
+        member.incarnation += 1
+        for owner in self._owners(member):
+            for node in member.nodes:
+                self._ask(owner, "reclaim", node.name)
+        member.start_at = time.monotonic() + min(LONGEST_BACK_OFF, back_off * 2 ** (member.failures - 1))
+
+    def _owners(self, member: Member) -> list[Any]:
+        groups = {self.where[edge].group for edge, _ in self._edges(member)}
+        return [other for other in self.members if other.group in groups and not other.alone]
+
+    # --- asking -------------------------------------------------------------------------------------------------------
+
+    def steps(self, role: str) -> int:
+        """Environment steps that nodes of this role have counted, those before a restart included."""
+        return sum(
+            self._steps(member)
+            for member in self.members
+            if any(node.name.split("/")[0] == role for node in member.nodes)
+        )
+
+    def reports(self) -> dict[str, dict]:
+        """What each node counted since it was last asked; of a process also how long it had nothing to do."""
+        found: dict[str, dict] = {}
+        for member, answer in zip(self.members, self._ask_all("report")):
+            if answer:
+                reports, idle = answer
+                found |= reports
+                first = member.nodes[0].name
+                seconds = {**found.get(first, {}).get("seconds", {}), "waiting": idle}
+                found[first] = {**found.get(first, {}), "seconds": seconds}
+            for node in member.nodes:
+                if node.name.startswith("actor"):
+                    found[node.name] = {"episodes": [], **found.get(node.name, {}), "steps": self._steps(member)}
+        return found
+
+    def _ask_all(self, *message: Any) -> list[tuple | None]:
+        return [self._ask(member, *message) for member in self.members]
+
+    def call(self, name: str, method: str, *arguments: Any) -> Any:
+        answer = self._ask(self.where[name], "call", name, method, arguments)
+        if answer is None:
+            raise ProgramFailed(f"{name} does not answer")
+        return answer[0]
+
+    # --- keeping ------------------------------------------------------------------------------------------------------
+
+    def save(self, folder: Path, step: int, extra: dict) -> None:
+        """The part of every process that matters is written beside its work; the driver's part comes last and makes the
+        checkpoint whole. Nothing is begun while the last one is still being written."""
+        if self.saving is not None:
+            return
+        waiting = [member for member in self.members if not member.alone]
+        for member in waiting:
+            self._keep(member, folder / member.group, step)
+        members = {
+            member.group: {"steps": self._steps(member), "incarnation": member.incarnation} for member in self.members
+        }
+        self.saving = (folder, step, {**extra, "members": members}, {member.group for member in waiting})
+
+    def saved(self) -> bool:
+        """Whether nothing is being saved any more."""
+        if self.saving is None:
+            return True
+        folder, step, state, waiting = self.saving
+        waiting -= {group for group in waiting if self._kept(group)}
+        if waiting:
+            return False
+        self.saving = None
+        checkpoint.save(folder, state, step)
+        return True
+
+    def round(self) -> None:
+        """Look after the processes for a moment."""
+        raise NotImplementedError
+
+    def tend(self) -> None:
+        """Look after the processes while something else is waited for."""
+        self.round()
+
+
+def packed(value: Any, group: str, dumps: Callable[[Any], bytes]) -> bytes:
+    """The part of a process as bytes for a child of ours; says what cannot be sent."""
+    try:
+        return dumps(value)
+    except Exception as error:
+        raise UserError(
+            f"The process '{group}' cannot be given its part ({error}); make environments and networks from "
+            "functions and classes of a module, or use --runtime inprocess."
+        ) from error

@@ -1,0 +1,276 @@
+"""Writers on other machines: what `port.py` does through shared memory goes in messages here, each observation once.
+
+A writer keeps its rows in memory of its own and numbers them itself; the table's side knows which of its rows stands
+for which number. One message is on its way at a time, and what gathers meanwhile goes with the next. It carries the
+rows that its items are the first to refer to, what was done on them, the items, the rows that the writer needs no more,
+and for how many items ever it would like room. The answer, given when all items are in the table and the room can be
+promised, is for how many there is.
+"""
+
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cavalcade.errors import UserError
+from cavalcade.memory import Memory
+from cavalcade.table.port import MADE, NO_PRIORITY, PAUSE, PRIORITY, ROWS, VERSION
+from cavalcade.table.rows import RowData
+from cavalcade.table.signature import Items, Signature
+from cavalcade.table.table import Table
+from cavalcade.tree import Tree, leaves
+
+POSTS = 1024  # items on their way to a table that does not promise room
+
+
+class Message(NamedTuple):
+    """All rows by the writer's numbers."""
+
+    new: np.ndarray  # [n] rows that the table does not know
+    seen: dict[str, np.ndarray]  # [n, ...] their first part
+    links: np.ndarray  # [m, 2] rows of stacks, and the rows of the frames before
+    acted: np.ndarray  # [k] rows whose second part follows; it is written later than the first
+    done: dict[str, np.ndarray]  # [k, ...]
+    items: dict[str, np.ndarray]  # [M, ...] as a ring would hold them
+    released: np.ndarray  # [r] rows that no later item refers to
+    wanted: int
+
+
+@dataclass(frozen=True)
+class RemoteAddress:
+    """What another machine needs to write into a table; plain data."""
+
+    signature: Signature
+    rows: int  # that the writer may hold
+    reserving: bool  # items are to be asked for before they are made
+
+    def connect(self, ask: Callable[[Message], Any]) -> "RemoteWriter":
+        return RemoteWriter(self, ask)
+
+
+class RemotePort:
+    """The table's side of one writer."""
+
+    def __init__(self, table: Table, writer: int):
+        self.table, self.writer = table, writer
+        self.reserving = table.max_times_sampled == 1
+        self.address = RemoteAddress(table.signature, table.writer_rows, self.reserving)
+        table.rows.reclaim(writer)  # what an earlier writer of this number held, when the table was saved
+        self._begin()
+
+    def _begin(self) -> None:
+        self.row_of = np.zeros(self.address.rows + 1, np.int32)  # number there -> row here
+        self.inserted = 0  # items of this writer
+        self.allowed = 0  # and those it was promised room for
+        self.work: Iterator[None] | None = None
+
+    def answer(self, message: Message) -> int | None:
+        """How many items the writer may ever send; None as long as not all that it wants can be done: ask again."""
+        if self.work is None:
+            self.work = self._work(message)
+        for _ in self.work:
+            return None
+        self.work = None
+        return self.allowed
+
+    def _work(self, message: Message) -> Iterator[None]:
+        self._write(message)
+        start, count = 0, len(message.items[ROWS]) if message.items else 0
+        while start < count:
+            end = start + self._insert(message.items, start, count - start)
+            if end < count:
+                yield
+            start = end
+        if len(message.released):
+            with self.table.lock:
+                self.table.rows.release(self.row_of[message.released])
+        while message.wanted > self.allowed and not self._promise(message.wanted - self.allowed):
+            yield
+
+    def _write(self, message: Message) -> None:
+        rows = self.table.rows
+        if len(message.new):
+            slots = self.row_of[message.new] = self.table.take_rows(len(message.new), self.writer)
+            rows.seen.write(slots, message.seen)
+        if len(message.links):
+            here, before = self.row_of[message.links].T
+            rows.previous[here] = before
+        if len(message.acted):
+            rows.done.write(self.row_of[message.acted], message.done)
+
+    def _insert(self, items: dict[str, np.ndarray], start: int, count: int) -> int:
+        """As many as the limiter lets in."""
+        while count and not self.table.can_insert(count):
+            count //= 2
+        if not count:
+            return 0
+        posts = {name: column[start : start + count] for name, column in items.items()}
+        rows, priority, version, made = (posts.pop(name) for name in (ROWS, PRIORITY, VERSION, MADE))
+        # one insert for all, unless the policy or the way of prioritising changed in between
+        changes = (np.flatnonzero((np.diff(version) != 0) | (np.diff(priority < 0) != 0)) + 1).tolist()
+        for first, end in zip([0, *changes], [*changes, count]):
+            own = self.table.signature.unflatten({name: column[first:end] for name, column in posts.items()})
+            given = None if priority[first] < 0 else priority[first:end]
+            whole = Items(self.row_of[rows[first:end]], own)
+            assert self.table.insert(whole, int(version[first]), given, made=float(made[first]))
+        self.inserted += count
+        if self.reserving:
+            self.table.promised -= count
+        return count
+
+    def _promise(self, missing: int) -> bool:
+        """Room in a queue is promised before an unroll is begun, to one writer at a time: lock step stays exact."""
+        if not self.table.can_insert(self.table.promised + missing):
+            return False
+        self.table.promised += missing
+        self.allowed += missing
+        return True
+
+    def reclaim(self) -> None:
+        """The writer has died: what it had under way is free again, and a new one may begin at the same address."""
+        with self.table.lock:
+            self.table.rows.reclaim(self.writer)
+        if self.reserving:
+            self.table.promised -= self.allowed - self.inserted
+        self._begin()
+
+    def close(self) -> None:
+        """Nothing lies elsewhere."""
+
+
+class RemoteWriter:
+    """The other machine's side: what a stream and an actor use in the place of the table itself."""
+
+    def __init__(self, address: RemoteAddress, ask: Callable[[Message], Any]):
+        self.signature, self.reserving, self.ask = address.signature, address.reserving, ask
+        self.rows = RowData(address.signature.rows, address.rows + 1, Memory())
+        self.rows.release = self.release  # type: ignore[attr-defined]
+        self.free = np.arange(1, address.rows + 1, dtype=np.int32)
+        self.known, self.linked, self.acted = np.zeros((3, address.rows + 1), np.bool_)  # to the table, of each row
+        self.done_with: list[np.ndarray] = []  # free again when the table was told
+        self.outbox: list[dict[str, np.ndarray]] = []
+        self.on_way: Any = None  # a message without an answer
+        self.items_on_way = 0  # with those in the outbox
+        self.written = self.allowed = self.wanted = 0  # items ever
+        self.reserved = 0  # items for which room is asked for before they are made
+
+    def ready(self, environments: int) -> bool:
+        """Whether there are rows for a step of so many environments, even if all of their episodes end in it."""
+        return self._has_rows(environments * (1 + self.signature.rows.stack))
+
+    def _has_rows(self, count: int) -> bool:
+        self._exchange(hurry=len(self.free) < count)
+        return len(self.free) >= count
+
+    def can_insert(self, count: int) -> bool:
+        """Whether so many items can be sent now; of a queue, asks for room if there is none."""
+        self.reserved = count
+        return self._room(count)
+
+    def _room(self, count: int) -> bool:
+        self._exchange()
+        if not self.reserving:
+            return not self.items_on_way or self.items_on_way + count <= POSTS
+        needed = self.written + count
+        if self.allowed < needed and self.wanted != needed:
+            self.wanted = needed
+            self._exchange()
+        return self.allowed >= needed
+
+    def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
+        """Rows to fill; waits for those that the table has to be told of first."""
+        if len(self.free) < count:
+            self._wait(lambda: self._has_rows(count) or self.on_way is None, None)
+        if len(self.free) < count:
+            raise UserError(f"All {len(self.known) - 1:,} rows of a writer are in use and {count:,} more are needed.")
+        slots, self.free = self.free[:count], self.free[count:]
+        self.rows.previous[slots] = 0
+        return slots
+
+    def release(self, slots: np.ndarray) -> None:
+        """Told to the table with later items."""
+        self.done_with.append(slots)
+
+    def insert(
+        self, items: Items | Tree, version: int = 0, priority: np.ndarray | None = None, timeout: float | None = 0.0
+    ) -> bool:
+        """Send items; False, and nothing sent, if so many are on their way that there is no room."""
+        if not isinstance(items, Items):
+            items = Items(np.zeros((len(leaves(items)[0]), self.signature.length), np.int32), items)
+        count = len(items.rows)
+        if not self._wait(lambda: self._room(count), timeout):
+            return False
+        given = np.full(count, NO_PRIORITY) if priority is None else priority
+        about = {PRIORITY: given, VERSION: np.full(count, version, np.int64), MADE: np.full(count, time.time())}
+        self.outbox.append({ROWS: items.rows, **self.signature.flatten(items.own), **about})
+        self.written += count
+        self.items_on_way += count
+        if self.reserving and self.reserved:  # it will be asked for next: one message less
+            self.wanted = max(self.wanted, self.written + self.reserved)
+        self._exchange()
+        return True
+
+    def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
+        end = None if timeout is None else time.monotonic() + timeout
+        while not ready():
+            if end is not None and time.monotonic() >= end:
+                return False
+            time.sleep(PAUSE)
+        return True
+
+    def _exchange(self, hurry: bool = False) -> None:
+        """Take the answer if it has come; if nothing is on its way, send what has gathered. `hurry`: rows run out, and
+        those that are needed no more are worth a message."""
+        if self.on_way is not None:
+            if not self.on_way.ready():
+                return
+            self.allowed, self.on_way = self.on_way.get(), None
+            self.items_on_way = sum(len(post[ROWS]) for post in self.outbox)
+        if self.outbox or self.wanted > self.allowed or (hurry and self.done_with):
+            self.on_way = self.ask(self._message())
+
+    def _message(self) -> Message:
+        """All that has gathered. Rows are read here, so those that are done with can be used again at once."""
+        outbox, self.outbox = self.outbox, []
+        items = {name: np.concatenate([post[name] for post in outbox]) for name in outbox[0]} if outbox else {}
+        rows = items[ROWS] if items else np.zeros((0, self.signature.length), np.int32)
+        used, links = self._reached(_unlike_zero(rows))
+        new = used[~self.known[used]]
+        acted = np.zeros(0, np.int32)
+        if self.signature.rows.done:
+            acted = _unlike_zero(_without_last(rows))
+            acted = acted[~self.acted[acted]]
+        self.known[new] = self.acted[acted] = self.linked[links] = True
+        pairs = np.stack([links, self.rows.previous[links]], axis=1)
+        seen, done = self.rows.seen.read(new), self.rows.done.read(acted) if len(acted) else {}
+        freed = np.concatenate([np.zeros(0, np.int32), *self.done_with])
+        released = freed[self.known[freed]]
+        self.free, self.done_with = np.concatenate([self.free, freed]), []
+        self.known[freed] = self.acted[freed] = self.linked[freed] = False
+        return Message(new, seen, pairs, acted, done, items, released, self.wanted)
+
+    def _reached(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """These rows with the older frames of their stacks, and those of which the table has to learn the frame before.
+        It learns a link before an item is counted along it, and never another."""
+        reached, links = [rows], [np.zeros(0, np.int32)]
+        for _ in range(self.signature.rows.stack - 1):
+            links.append(rows)
+            rows = _unlike_zero(self.rows.previous[rows])
+            reached.append(rows)
+        linked = np.unique(np.concatenate(links))
+        return np.unique(np.concatenate(reached)), linked[~self.linked[linked]]
+
+
+def _unlike_zero(rows: np.ndarray) -> np.ndarray:
+    """Each row once; row 0 is blank on both sides."""
+    found = np.unique(rows)
+    return found[1:] if len(found) and not found[0] else found
+
+
+def _without_last(rows: np.ndarray) -> np.ndarray:
+    """[M, length] rows with the last of each item blank: it is there for its observation only."""
+    acted = rows.copy()
+    acted[np.arange(len(rows)), np.count_nonzero(rows, axis=1) - 1] = 0
+    return acted
