@@ -15,7 +15,7 @@ $(READY): pyproject.toml setup.py constraints.txt $(wildcard cavalcade/table/*.c
 
 demo: $(READY)
 	@rm -rf runs/demo
-	$(BIN)/cavalcade train ppo CartPole-v1 --actors 2 --steps 200000 --target 475 --seed 1 --out runs/demo
+	$(BIN)/cavalcade train impala CartPole-v1 --runtime process --actors 2 --steps 500000 --target 475 --seed 1 --out runs/demo
 	$(BIN)/cavalcade evaluate runs/demo --episodes 100
 	@echo "the curve is runs/demo/curve.png, the policy runs/demo/policy; see it play: $(BIN)/cavalcade play runs/demo"
 
@@ -33,6 +33,8 @@ learn: $(READY)
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/table.py
+	$(BIN)/python benchmarks/runtimes.py
+	$(BIN)/python benchmarks/scale.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

@@ -152,7 +152,7 @@ class Experiment:
             self.options,
             self.network,
             s.storage,
-            s.runtime != "inprocess",
+            {"inprocess": "here", "process": "beside", "ray": "away"}[s.runtime],
             s.device,
         )
         if s.threads == 0:

@@ -21,6 +21,8 @@ import numpy as np
 from cavalcade.errors import UserError
 
 KINDS = ("memory", "shared", "file")
+PIDS = Path("/proc/self/ns/pid")
+NAMESPACE = f"{PIDS.stat().st_ino}-" if PIDS.exists() else ""  # containers may share memory, but not process numbers
 RESERVE = 0.9  # of what is free: the rest is for everything that is not a table
 
 
@@ -48,7 +50,7 @@ class Memory:
     def _shared(self, size: int) -> np.ndarray:
         try:
             # named after its owner, so that whoever finds one knows whether it is still of use
-            name = f"cavalcade-{os.getpid()}-{secrets.token_hex(6)}"
+            name = f"cavalcade-{os.getpid()}-{NAMESPACE}{secrets.token_hex(6)}"
             segment = shared_memory.SharedMemory(name, create=True, size=size)
             self.segments.append(segment)
             if hasattr(os, "posix_fallocate"):  # else a full /dev/shm would be noticed by a SIGBUS, hours later
@@ -149,11 +151,19 @@ def _attach(name: str) -> Any:
 
 def sweep(pid: int) -> None:
     """Give back the shared memory of a process that died without doing so (where segments are files)."""
-    for path in Path("/dev/shm").glob(f"cavalcade-{pid}-*"):
+    for path in Path("/dev/shm").glob(f"cavalcade-{pid}-{NAMESPACE}*"):
         with contextlib.suppress(FileNotFoundError):
             segment = shared_memory.SharedMemory(path.name)
             segment.close()
             segment.unlink()
+
+
+def sweep_dead() -> None:
+    """Give back the shared memory of runs of which nobody was left to do it."""
+    for path in Path("/dev/shm").glob(f"cavalcade-*-{NAMESPACE}*") if NAMESPACE else ():
+        owner = path.name.split("-")[1]
+        if not Path(f"/proc/{owner}").exists():
+            sweep(int(owner))
 
 
 def available() -> int:

@@ -226,9 +226,8 @@ def _channels_first(leaf: Leaf) -> tuple[int, int, int]:
 
 def as_image(xp: Any, leaf: Leaf, x: Any) -> Any:
     """[N, C, H, W] float32; bytes become fractions of one."""
-    x = xp.astype(x, xp.float32)
-    x = x * (1.0 / 255.0) if leaf.dtype == "uint8" else x
-    return x if _is_channels_first(leaf) else xp.permute_dims(x, (0, 3, 1, 2))
+    x = x if _is_channels_first(leaf) else xp.permute_dims(x, (0, 3, 1, 2))
+    return xp.fractions(x) if leaf.dtype == "uint8" else xp.astype(x, xp.float32)
 
 
 def vector_size(leaf: Leaf) -> int:

@@ -42,7 +42,7 @@ class Parts:
     options: dict = field(default_factory=dict)  # for the environment
     network: Callable[[EnvSpec], Network] | None = None  # a user's own torso
     storage: str = "memory"  # of replay: memory, file, compressed
-    between_processes: bool = False  # actors write into the table from processes of their own
+    writers: str = "here"  # of the table: here in its process, beside it in others, or away on other machines
     device: str = "auto"  # auto, cpu, cuda, mps: of the learner; actors act on the CPU
 
     def __getstate__(self) -> dict:
@@ -78,7 +78,7 @@ class Parts:
         runs that can be repeated."""
         store = self.experience.store
         slack = store.tolerance > 0 if isinstance(store, Replay) else store.batches > 1
-        return self.between_processes and slack and self.algorithm.reuse != "once"
+        return self.writers != "here" and slack and self.algorithm.reuse != "once"
 
     @property
     def learner_device(self) -> str:
@@ -92,7 +92,9 @@ class Parts:
         return self.model.small if self.acting == "auto" else self.acting == "numpy"
 
     def policy(self) -> Policy:
-        backend = None if self.acts_in_numpy else backends.load(self.backend, self.threads)
+        """Actors that have the cores to themselves use as many threads as the learner; beside others, one each."""
+        threads = 1 if self.writers != "here" else self.threads
+        backend = None if self.acts_in_numpy else backends.load(self.backend, threads)
         params = self.model.init(np.random.default_rng((self.seed, 0)))
         return Policy(self.algorithm, self.model, params, self.model.statistics(), backend)
 
@@ -173,7 +175,7 @@ class Parts:
         patience = self.experience.patience(self.envs)
         sizes = [(self.queue_size, True), (self.replay_size, False)]
         needed = sum(adders.rows_needed(item, rows, size, once, environments, patience) for size, once in sizes if size)
-        return needed + (self.actors * self.writer_rows if self.between_processes else 0)
+        return needed + (self.actors * self.writer_rows if self.writers != "here" else 0)
 
     @property
     def writer_rows(self) -> int:
@@ -190,18 +192,18 @@ class Parts:
 
     def require_memory(self) -> None:
         """Refuse tables that do not fit. How much smaller compressed frames become is not known beforehand."""
-        if self.between_processes and self.storage_kind != "memory":
+        if self.writers == "beside" and self.storage_kind != "memory":
             raise UserError(
                 f"--storage {self.storage} needs --runtime inprocess: other processes write to memory only."
             )
         if self.storage_kind != "compressed":
-            kind = "shared" if self.between_processes else self.storage_kind
+            kind = "shared" if self.writers == "beside" else self.storage_kind
             require(self.table_bytes, self.queue_size + self.replay_size, kind)
 
     def allocate(self) -> dict[str, Any]:
         """Where the items and their rows lie, as tables want to be told."""
         self.require_memory()
         compressed = self.storage_kind == "compressed"
-        memory = Memory("shared" if self.between_processes else self.storage_kind.replace("compressed", "memory"))
+        memory = Memory("shared" if self.writers == "beside" else self.storage_kind.replace("compressed", "memory"))
         rows = Rows(self.signature.rows, self._rows(), memory, compressed)
         return {"rows": rows, "memory": memory, "compressed": compressed, "writer_rows": self.writer_rows}

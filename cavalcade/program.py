@@ -3,7 +3,8 @@
 `program.add("learner", LearnerLoop, source=table)` returns a handle; a handle among another node's arguments is an
 edge. A node with `step() -> bool` is a worker: one unit of work that never blocks, and whether it moved. A node may
 also offer `account() -> str` (why it waits), `report() -> dict` (what it counted since the last time), `state()` and
-`restore(state)`, and `share(consumer)`: how a node in another process reaches it (see `runtimes/child.py`).
+`restore(state)`, and `share(consumer)`: how a node in another process reaches it (see `runtimes/child.py`), and
+`serve(consumer)`, the same by messages (see `runtimes/ray_host.py`).
 """
 
 from collections.abc import Callable, Iterator

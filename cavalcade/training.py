@@ -156,7 +156,7 @@ class Session:
         self.runtime.faults.clear()
 
     def _bottleneck(self, budget: Budget) -> Bottleneck | None:
-        return bottleneck(budget, cores_here(), self.levers)
+        return bottleneck(budget, getattr(self.runtime, "cores", None) or cores_here(), self.levers)
 
     def _just_judged(self) -> bool:
         """In one process an evaluation is recorded in the turn that made it, so that equal runs give equal rows."""

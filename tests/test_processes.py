@@ -19,6 +19,7 @@ from cavalcade import checkpoint
 from cavalcade.broadcast import Broadcast
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment, Settings
+from cavalcade.memory import sweep_dead
 from cavalcade.program import Placement, Program, ProgramFailed
 from cavalcade.runs import Run
 from cavalcade.runtimes import processes
@@ -138,22 +139,26 @@ def test_a_failure_that_comes_again_and_again_stops_the_run_with_its_cause(tmp_p
     assert faults.count("actor/") > processes.PATIENCE
 
 
+@pytest.mark.parametrize("to_all", [False, True], ids=["driver", "all"])  # a shell or `timeout` signals all of them
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
-def test_no_process_outlives_its_driver(tmp_path, number):
+def test_no_process_outlives_its_driver(tmp_path, number, to_all):
     command = "train impala CartPole-v1 --steps 100000000 --rows 100000 --evaluations 0"
     placed = ["--runtime", "process", "--actors", "2", "--backend", "numpy", "--out", str(tmp_path / "run")]
     arguments = [sys.executable, "-m", "cavalcade", *command.split(), *placed]
-    driver = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    driver = subprocess.Popen(arguments, cwd=tmp_path, start_new_session=True, **quiet)
     deadline = time.monotonic() + 60
     while not (tmp_path / "run" / "metrics.jsonl").exists() or not (tmp_path / "run" / "metrics.jsonl").stat().st_size:
         assert time.monotonic() < deadline and driver.poll() is None
         time.sleep(0.05)
     children = psutil.Process(driver.pid).children(recursive=True)
     assert len(children) >= 3
-    driver.send_signal(number)
+    os.killpg(driver.pid, number) if to_all else driver.send_signal(number)
     driver.wait(30)
     _, alive = psutil.wait_procs(children, timeout=5)
     assert not alive
+    if number == signal.SIGKILL and to_all:
+        sweep_dead()  # nobody was left to do it; the next run does
     if number != signal.SIGKILL:
         assert checkpoint.load_latest(tmp_path / "run" / "checkpoints")[1] > 0
 

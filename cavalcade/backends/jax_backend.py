@@ -48,6 +48,7 @@ def _namespace() -> SimpleNamespace:
         lambda c, row: step(c, *row), carry, xs, reverse=reverse
     )
     xp.conv2d, xp.max_pool = _conv2d, _max_pool
+    xp.fractions = lambda x: x.astype(jnp.float32) * (1.0 / 255.0)
     return xp
 
 

@@ -70,6 +70,7 @@ def _namespace(np_like: Any) -> SimpleNamespace:
     xp.no_gradient = no_gradient
     xp.log_softmax, xp.pick, xp.scan, xp.conv2d, xp.max_pool = log_softmax, pick, scan, conv2d, max_pool
     xp.patches = _patches
+    xp.fractions = lambda x: x.astype(np.float32) * np.float32(1.0 / 255.0)
     return xp
 
 

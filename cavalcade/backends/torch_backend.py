@@ -37,6 +37,11 @@ def _conv2d(x: Any, weight: Any, bias: Any, stride: int, padding: int = 0) -> An
     return F.conv2d(x.contiguous(memory_format=torch.channels_last), weight, bias, stride, padding)
 
 
+def _fractions(x: Any) -> Any:
+    # in one pass, and in the layout that the convolution wants
+    return x.to(torch.float32, memory_format=torch.channels_last).mul_(1.0 / 255.0)
+
+
 def _no_gradient(function: Callable, *args: Any) -> Any:
     with torch.no_grad():
         return function(*args)
@@ -62,7 +67,7 @@ def _namespace(device: torch.device) -> SimpleNamespace:
     xp.log_softmax = lambda x: torch.log_softmax(x, -1)
     xp.pick = lambda x, index: torch.gather(x, -1, index.long()[..., None])[..., 0]
     xp.max_pool = lambda x, size, stride, padding: F.max_pool2d(x, size, stride, padding)
-    xp.conv2d, xp.scan, xp.no_gradient = _conv2d, _scan, _no_gradient
+    xp.conv2d, xp.scan, xp.no_gradient, xp.fractions = _conv2d, _scan, _no_gradient, _fractions
     return xp
 
 

@@ -82,7 +82,7 @@ class Child:
             folder, step = job.restore
             self.group.restore(checkpoint.load_step(Path(folder), step))
         self.services = {(name, consumer): self._share(name, consumer) for name, consumer in job.consumers}
-        self.group.turns += [service.step for service in set(self.services.values())]
+        self.group.services += [service.step for service in dict.fromkeys(self.services.values())]
         self.stopping = False
 
     def _bell(self, index: int) -> Bell:
@@ -104,7 +104,7 @@ class Child:
         words, here, group = self.words, self.job.index, self.group
         rest, asked = SHORTEST, 0.0
         while not self.stopping:
-            rung = self.bell.rung()
+            rung, began = self.bell.rung(), time.monotonic()
             moved = group.take_turns()
             now = time.monotonic()
             words[here, BEAT] = int(now * 1e6)
@@ -119,7 +119,7 @@ class Child:
                 rest = SHORTEST
             else:
                 self.bell.rest(rung, rest)
-                group.idle += time.monotonic() - now
+                group.idle += time.monotonic() - began
                 rest = SHORTEST if self.bell.rung() > rung else min(LONGEST, 2 * rest)
 
     def _answer(self, what: str, *given: Any) -> None:
@@ -156,7 +156,8 @@ class Child:
 def main(payload: bytes, connection: Connection) -> None:
     """Where a process begins."""
     die_with_parent()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches all; the driver decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # they may reach the whole group of processes; the driver decides
+        signal.signal(number, signal.SIG_IGN)
     import cloudpickle
 
     job: Job = cloudpickle.loads(payload)

@@ -1,5 +1,7 @@
 """The nodes of one process, built: what a runtime asks of them is the same wherever that process is."""
 
+import time
+from collections.abc import Callable
 from typing import Any
 
 from cavalcade.program import Node, resolve
@@ -21,23 +23,32 @@ class Group:
             self.objects[node.name] = self.mine[node.name] = made
         self.turns = [node.step for node in self.mine.values() if hasattr(node, "step")]
         self.counting = [node for node in self.mine.values() if hasattr(node, "steps")]
-        self.idle = 0.0  # seconds in which nobody could move
+        self.services: list[Callable[[], bool]] = []  # turns of what serves nodes elsewhere
+        self.idle = self.served = 0.0  # seconds in which nobody could move, and of the services
 
     def take_turns(self) -> bool:
         """One turn of every worker; whether anybody moved."""
         moved = False
         for turn in self.turns:
             moved |= bool(turn())
+        if self.services:
+            began, served = time.monotonic(), False
+            for turn in self.services:
+                served |= bool(turn())
+            if moved or served:
+                self.served += time.monotonic() - began
+            moved |= served
         return moved
 
     @property
     def steps(self) -> int:
         return sum(node.steps for node in self.counting)
 
-    def reports(self) -> tuple[dict[str, dict], float]:
-        """What each node counted since it was last asked, and how long nobody could move."""
-        idle, self.idle = self.idle, 0.0
-        return {name: node.report() for name, node in self.mine.items() if hasattr(node, "report")}, idle
+    def reports(self) -> tuple[dict[str, dict], dict[str, float]]:
+        """What each node counted since it was last asked, and seconds that no node books."""
+        seconds = {"waiting": self.idle, "storing": self.served}
+        self.idle = self.served = 0.0
+        return {name: node.report() for name, node in self.mine.items() if hasattr(node, "report")}, seconds
 
     def call(self, name: str, method: str, arguments: tuple) -> Any:
         return getattr(self.mine[name], method)(*arguments)

@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from cavalcade.errors import UserError
-from cavalcade.memory import SharedWords, sweep
-from cavalcade.program import Program, ProgramFailed
+from cavalcade.memory import SharedWords, sweep, sweep_dead
+from cavalcade.program import Program
 from cavalcade.runtimes import child
 from cavalcade.runtimes.child import BEAT, STEPS, WORDS, Counter, Job
 from cavalcade.runtimes.supervision import BACK_OFF, PATIENCE, Member, Supervisor, packed
@@ -38,6 +38,7 @@ class Processes(Supervisor):
         self.context = multiprocessing.get_context("spawn")
         self.answers: dict[str, list[tuple]] = {}
         self.addresses: dict[tuple[str, str], Any] = {}
+        sweep_dead()
         self.words = SharedWords((len(self.members), WORDS))
         try:
             for member in self.members:
@@ -88,7 +89,9 @@ class Processes(Supervisor):
             self._hear(member, timeout=0.1)
             if not member.ready and not member.process.is_alive():
                 self._hear(member, timeout=0.0)
-                raise _failure(member)
+                died = _exit(member.process.exitcode)
+                self._not_built(member, member.cause or died, member.short or died)
+                self._start(member)
 
     def _steps(self, member: Process) -> int:
         return int(self.words.array[member.index, STEPS])
@@ -181,10 +184,10 @@ class Processes(Supervisor):
         for member in reversed(running):
             with contextlib.suppress(OSError, AttributeError):
                 member.connection.send(("stop",))
-        for grace, end in ((3.0, None), (1.0, "terminate"), (1.0, "kill")):
-            if end:
+        for grace, kill in ((3.0, False), (1.0, True)):
+            if kill:
                 for member in running:
-                    getattr(member.process, end)()
+                    member.process.kill()
             deadline = time.monotonic() + grace
             while time.monotonic() < deadline and any(member.process.is_alive() for member in running):
                 for member in running:  # what they still want to say must not block them
@@ -217,7 +220,3 @@ def _exit(code: int | None) -> str:
     if code is not None and code < 0:
         return f"killed by {signal.Signals(-code).name}"
     return f"ended with exit code {code}"
-
-
-def _failure(member: Process) -> Exception:
-    return ProgramFailed(f"{member.group} could not be built:\n{member.cause or _exit(member.process.exitcode)}")

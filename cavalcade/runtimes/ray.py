@@ -15,7 +15,7 @@ from typing import Any
 from cavalcade import checkpoint
 from cavalcade.errors import UserError
 from cavalcade.memory import sweep
-from cavalcade.program import Program, ProgramFailed
+from cavalcade.program import Program
 from cavalcade.runtimes.ray_connection import connect, guard
 from cavalcade.runtimes.supervision import BACK_OFF, PATIENCE, Member, Supervisor, packed
 from cavalcade.saving import Saver
@@ -80,6 +80,8 @@ class RayRuntime(Supervisor):
 
     def _require_resources(self) -> None:
         there = self.ray.cluster_resources()
+        if not self.local:  # here, more are promised than there are
+            self.cores = int(there.get("CPU", 0))
         needed: dict[str, float] = {}
         for member in self.members:
             for name, amount in self._needs(member).items():
@@ -134,10 +136,10 @@ class RayRuntime(Supervisor):
     def _until_ready(self, member: RayMember) -> None:
         while not member.ready:
             self._hear([member], WATCH)
-            if member.cause:
-                raise ProgramFailed(f"{member.group} could not be built:\n{member.cause}")
-            if self._hangs(member):
-                raise ProgramFailed(f"{member.group} could not be built:\n{self._silence(member)}")
+            if member.cause or self._hangs(member):
+                silence = self._silence(member)
+                self._not_built(member, member.cause or silence, member.short or silence)
+                self._start(member)
 
     # --- running ------------------------------------------------------------------------------------------------------
 

@@ -169,16 +169,17 @@ class Host:
         group, rest = self.group, SHORTEST
         while not self.stopping:
             self.bell.clear()
+            began = time.monotonic()
             moved = self._read_mail()
             moved |= group.take_turns()
-            self.beat = now = time.monotonic()
+            self.beat = time.monotonic()
             if group.counting:
                 self.steps = group.steps
             if moved:
                 rest = SHORTEST
             else:
                 rung = self.bell.wait(rest)
-                group.idle += time.monotonic() - now
+                group.idle += time.monotonic() - began
                 rest = SHORTEST if rung else min(LONGEST, 2 * rest)
 
     def _read_mail(self) -> bool:
@@ -203,7 +204,7 @@ class Host:
 
     # --- the driver's orders ------------------------------------------------------------------------------------------
 
-    def _report(self) -> tuple[dict[str, dict], float]:
+    def _report(self) -> tuple[dict[str, dict], dict[str, float]]:
         return self.group.reports()
 
     def _call(self, name: str, method: str, arguments: tuple) -> tuple:

@@ -42,7 +42,7 @@ class Member:
 
 
 class Supervisor:
-    """A runtime gives `_ask`, `_keep` and `_kept`, and starts its members."""
+    """A runtime gives `_ask`, `_failed`, `_keep` and `_kept`, and starts its members."""
 
     def __init__(
         self,
@@ -66,6 +66,10 @@ class Supervisor:
 
     def _ask(self, member: Any, *message: Any) -> tuple | None:
         """Send a message and wait for its answer; None if the process has gone or does not answer in time."""
+        raise NotImplementedError
+
+    def _failed(self, member: Any, cause: str, short: str) -> None:
+        """End what is left of it, and count the failure."""
         raise NotImplementedError
 
     def _keep(self, member: Any, folder: Path, step: int) -> None:
@@ -121,6 +125,12 @@ class Supervisor:
                 self._ask(owner, "reclaim", node.name)
         member.start_at = time.monotonic() + min(LONGEST_BACK_OFF, back_off * 2 ** (member.failures - 1))
 
+    def _not_built(self, member: Any, cause: str, short: str) -> None:
+        """It failed before the program began. An environment that fails now and then may be tried once more."""
+        if not member.alone or member.failures:
+            raise ProgramFailed(f"{member.group} could not be built:\n{cause}")
+        self._failed(member, cause, short)
+
     def _owners(self, member: Member) -> list[Any]:
         groups = {self.where[edge].group for edge, _ in self._edges(member)}
         return [other for other in self.members if other.group in groups and not other.alone]
@@ -140,10 +150,11 @@ class Supervisor:
         found: dict[str, dict] = {}
         for member, answer in zip(self.members, self._ask_all("report")):
             if answer:
-                reports, idle = answer
+                reports, spent = answer
                 found |= reports
                 first = member.nodes[0].name
-                seconds = {**found.get(first, {}).get("seconds", {}), "waiting": idle}
+                seconds = dict(found.get(first, {}).get("seconds", {}))
+                seconds |= {role: seconds.get(role, 0.0) + amount for role, amount in spent.items()}
                 found[first] = {**found.get(first, {}), "seconds": seconds}
             for node in member.nodes:
                 if node.name.startswith("actor"):

@@ -1,0 +1,101 @@
+"""The same small programs on every runtime: one process, local processes, Ray."""
+
+import json
+import os
+
+import pytest
+
+import cavalcade
+from cavalcade import checkpoint
+from cavalcade.inspection import load_table
+from cavalcade.trained import load_policy
+from cavalcade.training import resume
+from tests.leftovers import assert_nothing_is_left, orphaned
+
+SMALL = {"backend": "numpy", "hidden": (8,), "envs": 2, "evaluations": 1, "evaluation_episodes": 2, "actors": 2}
+DQN = {"replay_start": 100, "batch": 16, "update_every": 8, "updates_per_draw": 1}
+SYSTEMS = {
+    "dqn": DQN,
+    "ppo": {"unroll": 8},
+    "apex-dqn": DQN,
+    "impala": {"unroll": 8},
+}
+STEPS = 1500
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    before = orphaned()
+    yield
+    assert_nothing_is_left(before)
+
+
+@pytest.fixture(scope="module")
+def one_ray():
+    """Ray takes seconds to start: one for all tests."""
+    import ray
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    ray.init("local", num_cpus=6, _node_ip_address="127.0.0.1", **quiet)
+    yield
+    ray.shutdown()
+
+
+ON_RAY = pytest.param("ray", marks=pytest.mark.xdist_group("ray"))
+
+
+def train(system, runtime, out, **more):
+    settings = {**SMALL, **SYSTEMS[system], "steps": STEPS, "rows": 20, **more}
+    return cavalcade.train(system, "CartPole-v1", runtime=runtime, out=out, display=False, **settings)
+
+
+@pytest.mark.parametrize("runtime", ["inprocess", "process", ON_RAY])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_system_runs_anywhere(system, runtime, tmp_path, request):
+    if runtime == "ray":
+        request.getfixturevalue("one_ray")
+    run = train(system, runtime, tmp_path / "run")
+    rows = run.rows()
+    assert rows[-1]["step"] >= STEPS and rows[-1]["updates"] > 0
+    assert not (run.path / "faults.jsonl").exists()
+    lags = [row["policy_lag"] for row in rows if "policy_lag" in row]
+    assert lags and (system != "ppo" or set(lags) == {0.0}), "an on-policy algorithm is exactly on-policy"
+    assert_table_is_whole(run, system)
+    assert load_policy(run.path).version > 0
+    assert_it_goes_on(run)
+
+
+def assert_table_is_whole(run, system):
+    table, step, version = load_table(run.path)
+    try:
+        table.check()
+        assert step >= STEPS and version > 0
+        counted = table.limiter
+        assert counted.inserts - counted.deletes == len(table) and counted.samples > 0
+        if "dqn" in system:  # one draw for an update, and perhaps one that waits to be learned from
+            assert counted.samples - DQN["batch"] * version in (0, DQN["batch"])
+    finally:
+        table.close()
+
+
+def assert_it_goes_on(run):
+    """With a larger budget, from where it was."""
+    state, step, _ = checkpoint.load_latest(run.checkpoints)
+    checkpoint.save(run.checkpoints, {**state, "finished": False}, step)
+    config = json.loads((run.path / "config.json").read_text())
+    (run.path / "config.json").write_text(json.dumps({**config, "steps": step + 500}))
+    updates = run.rows()[-1]["updates"]
+    last = resume(run.path, display=False).rows()[-1]
+    assert last["step"] >= step + 500 and last["updates"] > updates
+
+
+@pytest.mark.parametrize("system", ["apex-dqn", "impala"])
+def test_in_one_process_a_run_repeats_itself_bit_for_bit(system, tmp_path):
+    kept = []
+    for name in ("one", "two"):
+        run = train(system, "inprocess", tmp_path / name)
+        arrays = run.checkpoints / f"step-{run.rows()[-1]['step']:09d}" / "arrays.safetensors"
+        rows = [{k: v for k, v in row.items() if "time" not in k and "second" not in k} for row in run.rows()]
+        kept.append((rows, (run.policy / "policy.safetensors").read_bytes(), len(arrays.read_bytes())))
+    assert kept[0] == kept[1] and len(kept[0][0]) > 10
