@@ -38,7 +38,8 @@ ALL = "--runtime process --actors 2 --steps 20000000 --evaluations 0 --no-anneal
 
 
 def broadcast() -> None:
-    """One process publishes 4 MB twenty times a second, another takes each value as soon as it sees the new version.
+    """One process publishes 4 MB twenty times a second, another takes each value as soon as it sees the new version; at
+    that pace caches are cold. `publish_full` and `fetch_full` are the same calls one after the other without a pause.
 
     `publish`: the writer's call. `fetch`: the reader's call that brings a copy. `both`: from the beginning of the one
     to the end of the other, the reader looking all the time. `memcpy`: 4 MB into memory that was used before, at the
@@ -63,11 +64,17 @@ def broadcast() -> None:
         start = time.perf_counter()
         np.copyto(target, value)
         copied.append(time.perf_counter() - start)
-    fetched, ended = here.recv()
+    fetched, ended, at_once = here.recv()
     reader.join()
+    in_a_row = []
+    for version in range(TIMES + 1, 2 * TIMES):
+        start = time.perf_counter()
+        sender.publish(version, {"vector": value})
+        in_a_row.append(time.perf_counter() - start)
     sender.close()
     both = [end - start for start, end in zip(began, ended)]
-    for name, times in {"publish": published, "fetch": fetched, "both": both, "memcpy": copied}.items():
+    paced = {"publish": published, "fetch": fetched, "both": both, "memcpy": copied}
+    for name, times in {**paced, "publish_full": in_a_row, "fetch_full": at_once}.items():
         print(f"{name} {statistics.median(times[TIMES // 10 :]):.9f} s")
 
 
@@ -83,7 +90,12 @@ def fetch(address: Any, connection: Any) -> None:
         ended.append(time.perf_counter())
         taken.append(ended[-1] - began)
         known = found[0]
-    connection.send((taken, ended))
+    at_once = []
+    for _ in range(TIMES):
+        began = time.perf_counter()
+        reader.latest(-1)
+        at_once.append(time.perf_counter() - began)
+    connection.send((taken, ended, at_once))
 
 
 def request_response() -> None:
