@@ -10,6 +10,7 @@ Each row is a plain command; the score of a seed is what `cavalcade evaluate` sa
 import argparse
 import datetime
 import json
+import shutil
 import statistics
 import subprocess
 import sys
@@ -21,6 +22,7 @@ from pathlib import Path
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results.md"
+PONG, PONG_END = "<!-- Pong: written by make learn -->", "<!-- end of Pong -->"
 BEGIN, END = "<!-- learning table: written by make learn -->", "<!-- end of learning table -->"
 
 
@@ -81,6 +83,29 @@ def line(row: Row, results: list[tuple[float, float]]) -> str:
     )
 
 
+def pong() -> None:
+    """Pong for a bounded time: no score is asked for; its curve, its last returns and its speed are kept."""
+    command = "impala ALE/Pong-v5 --steps 400000 --runtime process --actors 2 --unroll 32 --batch 16 --evaluations 0"
+    with tempfile.TemporaryDirectory() as folder:
+        out = Path(folder) / "pong"
+        train = [sys.executable, "-m", "cavalcade", "train", *command.split(), "--out", str(out)]
+        subprocess.run(train, check=True, stdout=subprocess.DEVNULL)
+        rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+        shutil.copy(out / "curve.png", ROOT / "docs" / "pong.png")
+    last, seen = rows[-1], [row["return"] for row in rows if "return" in row]
+    tenth = max(1, len(seen) // 10)
+    said = (
+        f"{datetime.date.today().isoformat()}, `cavalcade train {command}`: {last['step']:,} steps "
+        f"({4 * last['step']:,} frames) in {last['time'] / 60:.0f} minutes, {4 * last['step'] / last['time']:,.0f} "
+        f"frames/s with learning on every one of them; mean training return {statistics.mean(seen[:tenth]):.1f} in the "
+        f"first tenth of the run, {statistics.mean(seen[-tenth:]):.1f} in the last.\n\n![Pong](pong.png)"
+    )
+    text = RESULTS.read_text()
+    before, rest = text.split(PONG)
+    RESULTS.write_text(f"{before}{PONG}\n\n{said}\n\n{PONG_END}{rest.split(PONG_END)[1]}")
+    print(said, flush=True)
+
+
 def write(lines: dict[str, str]) -> None:
     """Put new lines into the table, keep the others, in the order of ROWS."""
     text = RESULTS.read_text()
@@ -104,3 +129,5 @@ if __name__ == "__main__":
         for row in [row for row in ROWS if given.only in row.name]:
             futures = [pool.submit(run, row, seed, Path(folder)) for seed in range(given.seeds or row.seeds)]
             write({row.name: line(row, [future.result() for future in futures])})
+    if given.only in "pong":
+        pong()

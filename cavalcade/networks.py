@@ -115,7 +115,7 @@ def nature_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
     def apply(xp: Any, params: Tree, x: Any) -> Any:
         for i, (_, _, _, stride) in enumerate(plan):
             layer = params[str(i)]
-            x = xp.relu(xp.conv2d(x, layer["weight"], layer["bias"], stride))
+            x = xp.rectified(xp.conv2d(x, layer["weight"], layer["bias"], stride))
         return xp.relu(dense.apply(xp, params["dense"], xp.reshape(x, (x.shape[0], -1))))
 
     return Network(init, apply, 512, small=False)

@@ -37,6 +37,7 @@ def _namespace() -> SimpleNamespace:
     xp.swapaxes, xp.concat, xp.astype, xp.asarray = jnp.swapaxes, jnp.concat, jnp.astype, jnp.asarray
     xp.permute_dims, xp.bool = jnp.permute_dims, jnp.bool
     xp.relu, xp.sigmoid, xp.softplus = jax.nn.relu, jax.nn.sigmoid, jax.nn.softplus
+    xp.rectified = xp.relu
     xp.linear = lambda x, weight, bias: x @ weight + bias
     xp.one_hot = lambda index, count: jax.nn.one_hot(index, count, dtype=jnp.float32)
     xp.stop_gradient = jax.lax.stop_gradient

@@ -24,7 +24,7 @@ def _namespace(np_like: Any) -> SimpleNamespace:
     xp.concat = lambda arrays, axis=0: n.concatenate(arrays, axis)
     xp.permute_dims = n.transpose
     xp.astype = lambda x, dtype: x.astype(dtype)
-    xp.relu = lambda x: n.maximum(x, 0)
+    xp.relu = xp.rectified = lambda x: n.maximum(x, 0)
     xp.sigmoid = lambda x: 0.5 * (n.tanh(0.5 * x) + 1.0)
     xp.softplus = lambda x: n.logaddexp(x, 0.0)
     xp.linear = lambda x, weight, bias: n.dot(x, weight) + bias
@@ -131,7 +131,7 @@ class NumpyBackend:
         self.xp = _namespace(recorded)
         self.xp.patches = patches
         # autograd halves the gradient of a maximum at a tie, where the frameworks' relu has none at zero
-        self.xp.relu = lambda x: recorded.where(self.xp.stop_gradient(x) > 0, x, np.float32(0.0))
+        self.xp.relu = self.xp.rectified = lambda x: recorded.where(self.xp.stop_gradient(x) > 0, x, np.float32(0.0))
         # and its broadcast_to refuses new leading axes
         self.xp.broadcast_to = lambda x, shape: x + np.zeros(shape, np.float32)
         self._autograd = autograd

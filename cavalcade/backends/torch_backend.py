@@ -60,7 +60,7 @@ def _namespace(device: torch.device) -> SimpleNamespace:
         for name in ("asarray", "arange", "ones", "zeros"):
             setattr(xp, name, partial(getattr(xp, name), device=device))
     xp.astype = lambda x, dtype: x.to(dtype)
-    xp.relu, xp.sigmoid, xp.softplus = torch.relu, torch.sigmoid, F.softplus
+    xp.relu, xp.rectified, xp.sigmoid, xp.softplus = torch.relu, torch.relu_, torch.sigmoid, F.softplus
     xp.linear = lambda x, weight, bias: torch.addmm(bias, x, weight)
     xp.one_hot = lambda index, count: F.one_hot(index.long(), count).to(torch.float32)
     xp.stop_gradient = lambda x: x.detach()
