@@ -3,8 +3,8 @@
 A backend offers two things.
 `xp` is an array namespace (the array API standard as far as the losses need it) with the few functions the
 standard lacks: `linear`, `conv2d`, `max_pool`, `fractions` (of bytes), `relu`, `rectified` (relu of what nobody else
-looks at), `sigmoid`, `log_softmax`, `pick`, `rows`, `one_hot`, `stop_gradient`, `no_gradient`, `scan`. Networks, ops and
-losses are written once against it.
+looks at), `sigmoid`, `log_softmax`, `pick`, `rows`, `one_hot`, `stop_gradient`, `no_gradient`, `scan`. Networks, ops
+and losses are written once against it.
 The methods of `Backend` are what a learner needs around a loss: gradients, an optimiser, compilation, and getting
 arrays to the device it computes on and back; nobody else knows of devices.
 Parameters are one flat float32 vector everywhere; networks see it as a tree of views.
