@@ -51,6 +51,17 @@ ROWS = [
     Row("apex-dqn, processes", "apex-dqn CartPole-v1 --steps 100000 --runtime process --actors 2", 475, seeds=3),
     Row("impala, processes", "impala CartPole-v1 --steps 300000 --runtime process --actors 2", 450, seeds=3),
     Row("apex-dqn, Ray", "apex-dqn CartPole-v1 --steps 100000 --runtime ray --actors 2", 475, seeds=3),
+    *(
+        Row(f"{name}, processes", f"{name} CartPole-v1 --steps {steps} --runtime process --actors 2", wanted, seeds=3)
+        for name, steps, wanted in (
+            ("seed-impala", 300_000, 450),
+            ("paac", 400_000, 475),
+            ("dppo", 150_000, 475),
+            ("ga3c", 400_000, 450),
+            ("a3c", 400_000, 450),
+            ("gorila-dqn", 80_000, 475),
+        )
+    ),
     Row("impala, Ray", "impala CartPole-v1 --steps 300000 --runtime ray --actors 2", 450, seeds=3),
 ]
 

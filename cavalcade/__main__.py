@@ -22,7 +22,7 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
   cavalcade plot RUN... [--out FILE.png] [--by step|time]
   cavalcade table RUN [--item N]                what the run's table held at its last checkpoint
   cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
-  cavalcade systems                             what can be trained, with papers
+  cavalcade systems [--matrix]                  what can be trained, with papers; what runs under which row
 
 cavalcade train SYSTEM ENV --help lists every setting with its value for that environment."""
 
@@ -252,6 +252,10 @@ def graph(arguments: list[str]) -> None:
     class Graph:
         actors: int = 2
         evaluations: int = 1  # 0 draws the program without its evaluator
+        acting: str = ""  # local, central
+        experience: str = ""  # shared, bundled
+        updates: str = ""  # own, allreduce, parameter-server, hogwild
+        learners: int = 0
 
     words = [word for word in arguments[:2] if not word.startswith("-")]
     if not words and not {"-h", "--help"} & set(arguments):
@@ -260,12 +264,20 @@ def graph(arguments: list[str]) -> None:
     system, environment = (*words, "CartPole-v1")[:2]
     from cavalcade.experiment import Experiment, Settings
 
-    settings = Settings(actors=given.actors, evaluations=given.evaluations)
+    settings = Settings(**_as_dict(given))
     print(Experiment.create(system, environment, settings, {}).program().graph())
 
 
 def list_systems(arguments: list[str]) -> None:
-    parse(Nothing, arguments, "systems")
+    @dataclasses.dataclass(frozen=True)
+    class Systems:
+        matrix: bool = False  # which algorithm runs under which row of acting, experience and updates
+
+    if parse(Systems, arguments, "systems").matrix:
+        from cavalcade.matrix import table
+
+        print("\n".join(table()))
+        return
     from cavalcade.systems import SYSTEMS
 
     for name, system in SYSTEMS.items():

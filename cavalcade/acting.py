@@ -1,4 +1,4 @@
-"""Workers that act: environments, the policy, its memory and the adder, in one loop."""
+"""Acting: the policy, its memory and the adder, here in one loop with the environments (`central.py` serves many)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -9,18 +9,118 @@ from cavalcade import adders, tree
 from cavalcade.algorithm import Clock
 from cavalcade.envs.vector import Environments
 from cavalcade.experience import Experience, Unroll
+from cavalcade.model import Model
 from cavalcade.policy import Policy
 from cavalcade.stopwatch import Stopwatch
 from cavalcade.table import Items, Table
+from cavalcade.tree import Tree
+
+
+class Seat:
+    """What an actor keeps for the environments of one loop: the model's memory, the adder, items that are gathered, and
+    the step that is under way. It is the same whether the actor sits beside the environments or serves many loops.
+
+    Room is reserved before the environments are acted for: an unroll starts only when the table can take it. With a
+    queue of one batch that is lock step, and on-policy algorithms are exact. Where an algorithm bears it, items are
+    gathered and sent many at a time, and newer parameters asked for every so many steps only.
+    """
+
+    def __init__(self, experience: Experience, model: Model, sink: Any, count: int, writer: int):
+        """`writer`: the number of the environments' loop."""
+        self.experience, self.model, self.sink, self.count, self.writer = experience, model, sink, count, writer
+        self.in_unrolls = isinstance(experience.item, Unroll)
+        self.patience = experience.patience(count)
+        self.outbox: Items | None = None
+        self.outbox_version, self.outbox_age = 0, 0  # of the policy that made the oldest; steps since then
+        self.since_pull = 0  # steps of each environment
+        self.version = 0  # of the policy when the last unroll was begun
+        self._begin()
+
+    def _begin(self) -> None:
+        experience = self.experience
+        self.adder = adders.make(experience.item, self.sink, self.count, self.writer, self.patience)
+        self.carry = self.model.carry(self.count)
+        self.under_way: tuple | None = None  # observations, first, actions, extras and the carry after them
+
+    def may_act(self) -> bool:
+        """Whether there is room for what a step may lead to; what was held back is delivered before."""
+        if self.due and not self._send():
+            return False
+        room = not (self.in_unrolls and self.starting) or self.sink.can_insert(self.count)
+        return room and self.sink.ready(self.count)
+
+    @property
+    def starting(self) -> bool:
+        return self.adder.steps == 0
+
+    def wants_params(self) -> bool:
+        """Asked before each step: whether it should be acted with the newest parameters."""
+        wants = self.starting and self.since_pull >= self.experience.pull_every
+        self.since_pull = 1 if wants else self.since_pull + 1
+        return wants
+
+    def acted(self, obs: Tree, first: np.ndarray, action: Any, extras: Tree, carry: Tree, version: int) -> None:
+        """What was done, by the policy of this version; what came of it is to be recorded."""
+        self.under_way = (obs, first, action, extras, carry)
+        if self.starting:
+            self.version = version
+
+    def record(self, step: Any) -> None:
+        assert self.under_way is not None
+        obs, first, action, extras, carry = self.under_way
+        self._gather(self.adder.add(obs, first, action, extras, self.carry, step))
+        self.carry, self.under_way = carry, None
+        if self.due:
+            self._send()
+
+    def _gather(self, items: Items | None) -> None:
+        if self.outbox is not None:
+            self.outbox_age += 1
+            self.outbox = self.outbox if items is None else _joined(self.outbox, items)
+        elif items is not None:
+            self.outbox, self.outbox_version, self.outbox_age = items, self.version, 0
+
+    @property
+    def due(self) -> bool:
+        """There is something to send, and enough of it, or it has waited for as long as so much should take."""
+        if self.outbox is None:
+            return False
+        return len(self.outbox.rows) >= self.experience.flush or self.outbox_age >= self.patience
+
+    def _send(self) -> bool:
+        assert self.outbox is not None
+        if not self.sink.insert(self.outbox, self.outbox_version, self.outbox.priority):
+            return False
+        self.outbox = None
+        return True
+
+    def begin_again(self) -> None:
+        """New episodes: what was under way is dropped, so that no item joins two episodes. What is whole stays."""
+        stream, left_out = self.adder.stream.state(), self.adder.left_out
+        self._begin()
+        self.adder.stream.begin_again(stream)
+        self.adder.left_out = left_out
+
+    def state(self) -> dict:
+        """Between two steps."""
+        return {
+            "adder": self.adder.state(),
+            "carry": tree.map(np.copy, self.carry) if self.carry else {},
+            "outbox": {} if self.outbox is None else _kept(self.outbox),
+            "outbox_version": self.outbox_version,
+            "outbox_age": self.outbox_age,
+            "since_pull": self.since_pull,
+        }
+
+    def restore(self, state: dict) -> None:
+        self.outbox = Items(**state["outbox"]) if state["outbox"] else None
+        self.outbox_version, self.outbox_age = state["outbox_version"], state["outbox_age"]
+        self.since_pull, self.carry = state["since_pull"], state["carry"]
+        self.adder.restore(state["adder"])
 
 
 class EnvLoop:
-    """Worker: one step of all its environments at a time, into a table.
-
-    It reserves room before it acts: an unroll starts only when the table can take it, and then with the newest
-    parameters. With a queue of one batch that is lock step, and on-policy algorithms are exact. Where an algorithm
-    bears it, items are gathered and sent many at a time, and newer parameters asked for every so many steps only.
-    """
+    """Worker: one step of all its environments at a time, into a table."""
 
     def __init__(
         self,
@@ -36,81 +136,55 @@ class EnvLoop:
     ):
         """`incarnation`: how often this actor was built before, after failures."""
         self.policy, self.environments = policy(), environments(actor, incarnation)
-        self.sink, self.source, self.actor, self.actors = sink, source, actor, actors
-        self.rng = np.random.default_rng((seed, 2, actor, incarnation) if incarnation else (seed, 2, actor))
-        model, count = self.policy.model, self.environments.count
-        self.spec, self.count = model.spec, count
-        self.flush, self.pull_every = experience.flush, experience.pull_every
-        self.patience = experience.patience(count)
-        self.adder = adders.make(experience.item, sink, count, actor, self.patience)
-        self.in_unrolls = isinstance(experience.item, Unroll)
+        self.source, self.actor, self.actors = source, actor, actors
+        self.rng = actor_rng(seed, actor, incarnation)
+        model, self.count = self.policy.model, self.environments.count
+        self.spec = model.spec
+        self.seat = Seat(experience, model, sink, self.count, actor)
         self.obs = self.environments.reset()
-        self.first = np.ones(count, np.bool_)
-        self.carry = model.carry(count)
-        self.outbox: Items | None = None
-        self.outbox_version, self.outbox_age = 0, 0  # of the policy that made the oldest; steps since then
-        self.since_pull = 0  # steps of each environment
+        self.first = np.ones(self.count, np.bool_)
         self.steps = 0  # environment steps so far
         self.episodes: list[tuple[float, int]] = []
         self.watch = Stopwatch()
 
+    @property
+    def adder(self) -> adders.Adder:
+        return self.seat.adder
+
+    @property
+    def outbox(self) -> Items | None:
+        return self.seat.outbox
+
     def step(self) -> bool:
         self.watch.start()
-        held = self._due()
-        if held and not self._send():
-            return False
-        starting = self.adder.steps == 0
-        room = not (starting and self.in_unrolls) or self.sink.can_insert(self.count)
-        if not room or not self.sink.ready(self.count):
-            if held:  # what was held is delivered now, and that is a move
+        policy, seat, held = self.policy, self.seat, self.seat.due
+        if not seat.may_act():
+            delivered = held and not seat.due  # what was held is delivered now, and that is a move
+            if delivered:
                 self.watch.lap("storing")
-            return held
+            return delivered
         self.watch.lap("storing")
-        policy = self.policy
-        if starting and self.since_pull >= self.pull_every:
-            self.since_pull = 0
+        if seat.wants_params():
             if newer := self.source.latest(policy.version):
                 policy.load(newer[1], newer[2], newer[0])
             self.watch.lap("pulling")
-        self.since_pull += 1
         clock = Clock(self.steps * self.actors, self.actor, self.actors)
         noise = policy.algorithm.noise(self.spec, self.rng, self.count, clock)
-        action, extras, carry = policy.act(self.obs, self.carry, self.first, noise)
+        action, extras, carry = policy.act(self.obs, seat.carry, self.first, noise)
+        seat.acted(self.obs, self.first, action, extras, carry, policy.version)
         self.watch.lap("acting")
         step = self.environments.step(action)
         self.watch.lap("environment")
-        self._gather(self.adder.add(self.obs, self.first, action, extras, self.carry, step))
-        self.obs, self.first, self.carry = step.observation, step.first, carry
+        seat.record(step)
+        self.obs, self.first = step.observation, step.first
         self.steps += self.count
         if step.episodes:
             self.episodes.extend((episode.total, episode.length) for episode in step.episodes)
-        if self._due():
-            self._send()
         self.watch.lap("storing")
         return True
 
-    def _gather(self, items: Items | None) -> None:
-        if self.outbox is not None:
-            self.outbox_age += 1
-            self.outbox = self.outbox if items is None else _joined(self.outbox, items)
-        elif items is not None:
-            self.outbox, self.outbox_version, self.outbox_age = items, self.policy.version, 0
-
-    def _due(self) -> bool:
-        """There is something to send, and enough of it, or it has waited for as long as so much should take."""
-        if self.outbox is None:
-            return False
-        return len(self.outbox.rows) >= self.flush or self.outbox_age >= self.patience
-
-    def _send(self) -> bool:
-        assert self.outbox is not None
-        if not self.sink.insert(self.outbox, self.outbox_version, self.outbox.priority):
-            return False
-        self.outbox = None
-        return True
-
     def account(self) -> str:
-        waiting = "holds items the table will not take yet" if self._due() else "waits for room"
+        waiting = "holds items the table will not take yet" if self.seat.due else "waits for room"
         return f"{waiting}; {self.steps} environment steps done"
 
     def report(self) -> dict:
@@ -125,15 +199,10 @@ class EnvLoop:
     def state(self) -> dict:
         return {
             "rng": self.rng.bit_generator.state,
-            "adder": self.adder.state(),
             "environments": self.environments.state(),
             "obs": tree.map(np.copy, self.obs),
             "first": self.first.copy(),
-            "carry": tree.map(np.copy, self.carry) if self.carry else {},
-            "outbox": {} if self.outbox is None else _kept(self.outbox),
-            "outbox_version": self.outbox_version,
-            "outbox_age": self.outbox_age,
-            "since_pull": self.since_pull,
+            **self.seat.state(),
             "steps": self.steps,
             "episodes": [list(episode) for episode in self.episodes],
             "policy": {"vector": self.policy.vector.copy(), "statistics": self.policy.statistics},
@@ -142,26 +211,28 @@ class EnvLoop:
 
     def restore(self, state: dict) -> str:
         self.rng.bit_generator.state = state["rng"]
-        self.steps, self.since_pull = state["steps"], state["since_pull"]
+        self.steps = state["steps"]
         self.episodes = [(total, length) for total, length in state["episodes"]]
         kept = state["policy"]
         self.policy.load(kept["vector"], tree.map(np.copy, kept["statistics"]), state["version"])
-        self.outbox = Items(**state["outbox"]) if state["outbox"] else None
-        self.outbox_version, self.outbox_age = state["outbox_version"], state["outbox_age"]
+        self.seat.restore(state)
+        self.seat.version = state["version"]
         self.environments.restore(state["environments"])
         if self.environments.resume == "replayed":
-            self.adder.restore(state["adder"])
-            self.obs, self.first, self.carry = state["obs"], np.copy(state["first"]), state["carry"]
+            self.obs, self.first = state["obs"], np.copy(state["first"])
             return "environments replayed, the run goes on exactly"
-        # new episodes: what was under way is dropped, so that no item joins two episodes
-        self.adder.stream.begin_again(state["adder"]["stream"])
+        self.seat.begin_again()
         self.obs = self.environments.reset()
         self.first = np.ones(self.count, np.bool_)
-        self.carry = self.policy.model.carry(self.count)
         return "environments cannot be saved and were restarted at an episode boundary"
 
     def close(self) -> None:
         self.environments.close()
+
+
+def actor_rng(seed: int, actor: int, incarnation: int) -> np.random.Generator:
+    """From which an actor draws its noise."""
+    return np.random.default_rng((seed, 2, actor, incarnation) if incarnation else (seed, 2, actor))
 
 
 def _joined(one: Items, other: Items) -> Items:

@@ -22,7 +22,7 @@ NAMED = 3  # options in one sentence, at most
 # role -> options that make it cheaper or spread it, the strongest first
 LEVERS = {
     "environment": (("actors", "more"),),
-    "acting": (("envs", "more"), ("actors", "more"), ("acting", "another")),
+    "acting": (("envs", "more"), ("actors", "more"), ("acts_in", "another")),
     "pulling": (("pull_every", "larger"), ("unroll", "longer")),
     "storing": (("flush", "larger"), ("updates_per_draw", "larger"), ("envs", "more")),
     "learning": (

@@ -45,7 +45,7 @@ class Client:
         return self
 
     def send(self, request: Tree) -> None:
-        """The last reply must have been taken."""
+        """The last reply must have been taken. What a request leaves out stays as it was in the last."""
         _fill(self.places.request, request)
         self.number = self.places.answered.rung()
         self.places.asked()
@@ -96,6 +96,11 @@ class Desk:
         return self.places.request
 
     @property
+    def number(self) -> int:
+        """Of the last request."""
+        return self.places.asked.rung()
+
+    @property
     def waiting(self) -> bool:
         return self.places.asked.rung() > self.places.answered.rung()
 
@@ -115,7 +120,19 @@ class Desk:
 
     def state(self) -> dict:
         """With a request that still waits for its answer, and the last answer, which may not have been taken."""
-        return {"request": map(np.copy, self.request), "reply": map(np.copy, self.places.reply), "waits": self.waiting}
+        return {
+            "request": map(np.copy, self.request),
+            "reply": map(np.copy, self.places.reply),
+            "asked": self.number > 0,
+            "waits": self.waiting,
+        }
+
+    def restore(self, state: dict) -> None:
+        """For a client of this process, before it has asked: as if it had asked, or been answered, once."""
+        _fill(self.places.request, state["request"])
+        _fill(self.places.reply, state["reply"])
+        _core.store(self.places.words, ASKED, int(state["asked"]))
+        _core.store(self.places.words, ANSWERED, int(state["asked"] and not state["waits"]))
 
     def close(self) -> None:
         """A client that waits gets `Stopped`."""
@@ -233,8 +250,11 @@ def stacked(requests: list[Tree]) -> Tree:
 
 
 def _fill(places: Tree, values: Tree) -> None:
-    for place, leaf in zip(leaves(places), leaves(values), strict=True):
-        place[...] = leaf
+    if isinstance(places, dict):
+        for key, value in values.items():
+            _fill(places[key], value)
+    else:
+        places[...] = values
 
 
 def _placed(blank: Tree, memory: Memory) -> Tree:

@@ -20,9 +20,7 @@ from cavalcade.algorithms.a2c import A2C
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.impala import Impala
 from cavalcade.algorithms.ppo import PPO
-from cavalcade.architectures.apex import apex
-from cavalcade.architectures.impala import impala
-from cavalcade.architectures.sync import sync
+from cavalcade.architectures import a3c, apex, dppo, ga3c, gorila, impala, paac, seed, sync
 from cavalcade.backends import devices
 from cavalcade.errors import UserError, nearest, require_at_least
 from cavalcade.evaluation import Evaluator
@@ -30,6 +28,7 @@ from cavalcade.model import Model
 from cavalcade.networks import Network, is_image
 from cavalcade.parts import Parts
 from cavalcade.program import Handle, Placement, Program
+from cavalcade.row import Row
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.runtimes.processes import Processes
 from cavalcade.runtimes.ray import RayRuntime
@@ -37,7 +36,17 @@ from cavalcade.specs import EnvSpec
 from cavalcade.tree import leaves
 
 ALGORITHMS: dict[str, type] = {"dqn": DQN, "a2c": A2C, "ppo": PPO, "impala": Impala}
-ARCHITECTURES: dict[str, Callable[[Parts], Program]] = {"sync": sync, "apex": apex, "impala": impala}
+ARCHITECTURES: dict[str, tuple[Row, Callable[[Parts], Program]]] = {
+    "sync": (sync.ROW, sync.sync),
+    "gorila": (gorila.ROW, gorila.gorila),
+    "a3c": (a3c.ROW, a3c.a3c),
+    "ga3c": (ga3c.ROW, ga3c.ga3c),
+    "dppo": (dppo.ROW, dppo.dppo),
+    "apex": (apex.ROW, apex.apex),
+    "impala": (impala.ROW, impala.impala),
+    "seed": (seed.ROW, seed.seed),
+    "paac": (paac.ROW, paac.paac),
+}
 RUNTIMES: dict[str, Callable] = {"inprocess": InProcess, "process": Processes, "ray": RayRuntime}
 
 
@@ -56,7 +65,15 @@ class Settings:
     target: float | None = None  # stop when an evaluation reaches this mean return
     evaluations: int = 10  # evenly over the run; 0 saves the last policy instead of the best
     evaluation_episodes: int = 10
-    acting: str = "auto"  # auto, numpy, backend: what computes actions
+    acting: str = ""  # local: with the environments; central: many workers ask one policy; else as the system says
+    experience: str = ""  # shared: one table; bundled: one with each learner; else as the system says
+    updates: str = ""  # own, allreduce, parameter-server, hogwild; else as the system says
+    learners: int = 0  # 0 is as the system says: one, or one for each actor
+    predictors: int = -1  # of central acting, in processes of their own; -1 is as the system says
+    servers: int = 0  # slices of the parameter server; 0 is as the system says
+    stragglers: int = 0  # gradients that an all-reduce may do without
+    max_staleness: int = 100  # updates after which a parameter server drops a gradient
+    acts_in: str = "auto"  # auto, numpy, backend: what computes actions
     threads: int = 0  # of the backend; 0 is one for small networks, and all cores but one for convolutions
     checkpoint_seconds: float = 60.0  # between checkpoints
     rows: int = 200  # lines of metrics over the run
@@ -66,7 +83,7 @@ class Settings:
         for name, choices in (
             ("backend", backends.NAMES),
             ("runtime", tuple(RUNTIMES)),
-            ("acting", ("auto", "numpy", "backend")),
+            ("acts_in", ("auto", "numpy", "backend")),
             ("storage", ("memory", "file", "compressed")),
         ):
             given = getattr(self, name)
@@ -136,6 +153,33 @@ class Experiment:
         return dataclasses.replace(made, settings=settings)
 
     @property
+    def row(self) -> Row:
+        """The system's, with what the user wants otherwise."""
+        s, row = self.settings, ARCHITECTURES[systems.find(self.system).architecture][0]
+        acting, experience = s.acting or row.acting, s.experience or row.experience
+        changed = bool(s.acting or s.experience or s.updates)
+        made = dataclasses.replace(
+            row,
+            acting=acting,
+            experience=experience,
+            updates=s.updates or row.updates,
+            learners=s.learners or (s.actors if row.together else row.learners),
+            predictors=s.predictors if s.predictors >= 0 else 0 if changed else row.predictors,
+            servers=s.servers or row.servers,
+            stragglers=s.stragglers,
+            max_staleness=s.max_staleness,
+            # each learner in one process with its actor: only where every actor has one
+            together=row.together and (acting, experience) == ("local", "bundled") and s.learners in (0, s.actors),
+        )
+        if made.updates == "hogwild" and s.runtime == "ray":
+            raise UserError("--updates hogwild changes memory that learners share, but --runtime ray shares none.")
+        if made.predictors and s.runtime == "ray":
+            raise UserError(
+                "--predictors write to a table beside them, but on --runtime ray none is; use --predictors 0."
+            )
+        return made
+
+    @property
     def parts(self) -> Parts:
         s = self.settings
         parts = Parts(
@@ -147,13 +191,14 @@ class Experiment:
             s.actors,
             s.steps,
             s.seed,
-            s.acting,
+            s.acts_in,
             s.threads,
             self.options,
             self.network,
             s.storage,
             {"inprocess": "here", "process": "beside", "ray": "away"}[s.runtime],
             s.device,
+            self.row,
         )
         if s.threads == 0:
             parts = dataclasses.replace(parts, threads=1 if parts.model.small else max(1, (os.cpu_count() or 1) - 1))
@@ -166,7 +211,7 @@ class Experiment:
     def program(self) -> Program:
         """The architecture's program, and an evaluator beside it."""
         parts, s = self.parts, self.settings
-        program = ARCHITECTURES[systems.find(self.system).architecture](parts)
+        program = ARCHITECTURES[systems.find(self.system).architecture][1](parts)
         if s.evaluations:
             actors = [Handle(name) for name in program.nodes if name.startswith("actor")]
             program.add(

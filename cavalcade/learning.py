@@ -5,9 +5,8 @@ one algorithm learn alone, behind a parameter server or by all-reduce. `update(i
 draw, in one call that a backend may compile whole.
 """
 
-import time
-from collections.abc import Callable
-from typing import Any, NamedTuple
+from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
@@ -17,10 +16,6 @@ from cavalcade.backends import Backend
 from cavalcade.errors import UserError
 from cavalcade.model import Model
 from cavalcade.optimiser import Optimiser
-from cavalcade.params import ParamsBroadcast, ParamsService
-from cavalcade.prefetch import Prefetch
-from cavalcade.stopwatch import Stopwatch
-from cavalcade.table import Sample
 from cavalcade.tree import Layout, Tree
 
 PRIORITY = "priority"  # key of the new priorities of the samples among the metrics of a loss
@@ -44,12 +39,15 @@ class Learner:
             "updates": np.int32(0),
         }
         self.priorities: np.ndarray | None = None
+        self.judged: np.ndarray | None = None  # new priorities of the last minibatch
         self.state["optimiser"] = self.optimiser.init(self.state["params"])
         if algorithm.target_period:
             self.state["target"] = backend.vector(vector)
         self._differentiated = backend.differentiate(self._loss, self.layout)
         self._update = backend.compile(self._update_text)
+        self._prepare = backend.compile(self._prepare_text)
         self._gradients = backend.compile(self._gradients_text)
+        self._clip = backend.compile(self._clip_text)
         self._apply = backend.compile(self._apply_text)
 
     # --- pure text, the same on every backend ---------------------------------------------------------------
@@ -65,16 +63,22 @@ class Learner:
         frozen = None if target is None else self._forward(target, statistics)
         return self.algorithm.loss(xp, spec, self._forward(params, statistics), frozen, samples)  # type: ignore[arg-type]
 
-    def _gradients_text(self, state: dict, samples: Tree) -> tuple[Any, dict]:
+    def _gradients_text(self, state: dict, samples: Tree, index: Any) -> tuple[Any, dict]:
+        xp = self.backend.xp
         target = self.backend.views(state["target"], self.layout) if "target" in state else None
-        return self._differentiated(state["params"], target, state["statistics"], samples)
+        drawn = tree.map(lambda leaf: xp.rows(leaf, index), samples)
+        return self._differentiated(state["params"], target, state["statistics"], drawn)
 
-    def _descend(self, state: dict, gradient: Any) -> tuple[dict, dict]:
-        """The optimiser's step, clipped by the global norm."""
+    def _clip_text(self, gradient: Any) -> tuple[Any, Any]:
+        """By the global norm, which is given too."""
         xp = self.backend.xp
         norm = xp.sqrt(xp.sum(gradient * gradient))
         if self.settings.clip:
             gradient = gradient * xp.clip(self.settings.clip / (norm + 1e-6), None, 1.0)
+        return gradient, norm
+
+    def _descend(self, state: dict, gradient: Any) -> tuple[dict, dict]:
+        gradient, norm = self._clip_text(gradient)
         params, optimiser = self.optimiser.update(gradient, state["optimiser"], state["params"])
         return {**state, "params": params, "optimiser": optimiser}, {"gradient_norm": norm}
 
@@ -94,7 +98,7 @@ class Learner:
         """One update from the samples at `index`; its metrics, and the samples' priorities if the loss gives any, as
         one array, since each array that leaves costs time."""
         xp = self.backend.xp
-        gradient, metrics = self._gradients_text(state, tree.map(lambda leaf: xp.rows(leaf, index), samples))
+        gradient, metrics = self._gradients_text(state, samples, index)
         state, more = self._descend(state, gradient)
         metrics = {**metrics, **more}
         priority = metrics.pop(PRIORITY, None)
@@ -102,12 +106,17 @@ class Learner:
         row = xp.stack(list(metrics.values()))
         return state, row if priority is None else xp.concat([row, priority])
 
+    def _prepare_text(self, state: dict, items: Tree) -> tuple[dict, Tree]:
+        """The samples of a draw, and the state with its statistics in it."""
+        items, statistics = self._normalise(items, state["statistics"])
+        params = self.backend.views(state["params"], self.layout)
+        forward = self._forward(params, statistics)
+        samples = self.algorithm.prepare(self.backend.xp, self.model.spec, forward, items)
+        return {**state, "statistics": statistics}, samples
+
     def _update_text(self, state: dict, items: Tree, indices: Any) -> tuple[dict, Any]:
         xp = self.backend.xp
-        items, statistics = self._normalise(items, state["statistics"])
-        state = {**state, "statistics": statistics}
-        params = self.backend.views(state["params"], self.layout)
-        samples = self.algorithm.prepare(xp, self.model.spec, self._forward(params, statistics), items)
+        state, samples = self._prepare_text(state, items)
         state, rows = self.backend.scan_updates(self._step_text, self._advance, state, samples, indices)
         count = len(self.metric_names)
         return state, xp.concat([xp.mean(rows[:, :count], axis=0), xp.reshape(rows[:, count:], (-1,))])
@@ -133,10 +142,31 @@ class Learner:
 
     # --- calls ------------------------------------------------------------------------------------------------
 
-    def gradients(self, samples: Tree) -> tuple[np.ndarray, dict]:
-        """The gradient vector of one minibatch of prepared samples; nothing changes."""
-        gradient, metrics = self._gradients(self.state, self.backend.from_numpy(samples))
-        return self.backend.to_numpy(gradient), self.backend.to_numpy(metrics)
+    def minibatches(self, items: Tree) -> Iterator[tuple[Any, np.ndarray]]:
+        """Prepared samples of a draw and the rows of each minibatch; what `update` goes through by itself."""
+        count = len(tree.leaves(items)[0])
+        indices = self.algorithm.minibatches(self.rng, count)
+        self.state, samples = self._prepare(self.state, self.backend.from_numpy(items))
+        self.priorities, priorities = None, np.empty(count, np.float32)
+        for index in indices:
+            yield samples, index
+            if self.judged is not None:
+                priorities[index] = self.judged
+                self.priorities = priorities
+
+    def gradients(self, samples: Tree, index: np.ndarray | None = None) -> tuple[np.ndarray, dict[str, float]]:
+        """The gradient vector of the samples at `index`, or of all, not clipped; no parameter changes."""
+        index = np.arange(len(tree.leaves(samples)[0])) if index is None else index
+        arrays = self.backend.from_numpy({"samples": samples, "index": index})
+        gradient, metrics = self._gradients(self.state, arrays["samples"], arrays["index"])
+        gradient, metrics = self.backend.to_numpy(gradient), self.backend.to_numpy(metrics)
+        self.judged = metrics.pop(PRIORITY, None)
+        return gradient, {name: float(value) for name, value in metrics.items()}
+
+    def clipped(self, gradient: np.ndarray) -> tuple[np.ndarray, float]:
+        """As an update clips it, and its norm."""
+        gradient, norm = self._clip(self.backend.from_numpy(gradient))
+        return self.backend.to_numpy(gradient), float(norm)
 
     def apply(self, gradient: np.ndarray) -> dict:
         """One optimiser step with this gradient vector."""
@@ -156,12 +186,39 @@ class Learner:
         if len(priorities):
             self.priorities = np.empty(count, np.float32)
             self.priorities[indices.reshape(-1)] = priorities
-        if not np.isfinite(means["loss"]) or not np.isfinite(means["gradient_norm"]):
+        self.require_finite(means)
+        return means
+
+    def require_finite(self, metrics: dict[str, float]) -> None:
+        if not np.isfinite(metrics["loss"]) or not np.isfinite(metrics["gradient_norm"]):
             raise UserError(
-                f"The loss became {means['loss']} at update {self.updates}; lower --learning-rate or "
+                f"The loss became {metrics['loss']} at update {self.updates}; lower --learning-rate or "
                 "--max-gradient-norm, or set --normalise-observations."
             )
-        return means
+
+    def adopt(self, vector: np.ndarray, updates: int) -> None:
+        """Parameters that others have brought so far; the target network follows as if the updates were made here."""
+        before, period = self.updates, self.algorithm.target_period
+        changed = {"params": self.backend.load(self.state["params"], vector), "updates": np.int32(updates)}
+        if period and updates // period > before // period:
+            changed["target"] = self.backend.load(self.state["target"], vector)
+        self.state = {**self.state, **changed}
+
+    def moments(self) -> np.ndarray:
+        """The normalisers as one vector, to be averaged with those of others."""
+        leaves = tree.leaves(self.backend.to_numpy(self.state["statistics"])) if self.state["statistics"] else []
+        return np.concatenate([np.zeros(0, np.float32), *(np.reshape(leaf, -1) for leaf in leaves)])
+
+    def take_moments(self, vector: np.ndarray) -> None:
+        statistics, at = self.state["statistics"], 0
+        if not statistics:
+            return
+        parts = []
+        for leaf in tree.leaves(statistics):
+            size = int(np.prod(leaf.shape))
+            parts.append(np.reshape(vector[at : at + size], leaf.shape))
+            at += size
+        self.state = {**self.state, "statistics": self.backend.load(statistics, tree.rebuild(statistics, iter(parts)))}
 
     @property
     def updates(self) -> int:
@@ -179,124 +236,3 @@ class Learner:
     def put_back(self, kept: dict) -> None:
         self.state = self.backend.load(self.state, kept["state"])
         self.rng.bit_generator.state = kept["rng"]
-
-
-class Drawn(NamedTuple):
-    sample: Sample
-    items: Callable[[], dict]  # on the learner's device
-
-
-class LearnerLoop:
-    """Worker: draws from the table when it may, updates, and publishes the parameters under a new version."""
-
-    def __init__(
-        self,
-        learner: Any,
-        source: Any,
-        batch: int,
-        importance: float | None = None,
-        max_lag: int = 0,
-        prefetch: bool = False,
-    ):
-        """`source`: a table, or several drawn from as one. `importance`: exponent of the weights that correct for
-        prioritised draws; None where draws are uniform. `max_lag`: unrolls made more updates ago count for nothing; 0
-        bears any lag. `prefetch`: a batch may be drawn while the one before it is learned."""
-        self.learner, self.source, self.batch, self.importance = learner(), source, batch, importance
-        self.max_lag = max_lag
-        self.batches = Prefetch(self._draw, prefetch)
-        self.watch = Stopwatch()
-        self.sums: dict[str, float] = {}
-        self.draws, self.lag, self.dropped = 0, 0.0, 0
-        self.waited = 0.0  # seconds that items lay in the table, of the draws
-        self.broadcast: Any = None  # to nodes in other processes
-        self._publish()
-
-    def _publish(self) -> None:
-        self.version = self.learner.updates
-        self.published = self.learner.params()
-        if self.broadcast is not None:
-            self.broadcast.publish_params(self.version, *self.published)
-
-    def latest(self, known: int) -> tuple[int, np.ndarray, Tree] | None:
-        """Parameters newer than version `known`, if there are any."""
-        return None if known == self.version else (self.version, *self.published)
-
-    def share(self, consumer: str) -> ParamsBroadcast:
-        """For nodes in other processes: the parameters, one broadcast for all of them."""
-        if self.broadcast is None:
-            self.broadcast = ParamsBroadcast(*self.published)
-            self.broadcast.publish_params(self.version, *self.published)
-        return self.broadcast
-
-    def serve(self, consumer: str) -> ParamsService:
-        """The same for nodes that share no memory with this process."""
-        if self.broadcast is None:
-            self.broadcast = ParamsService(self.version, *self.published)
-        return self.broadcast
-
-    def step(self) -> bool:
-        self.watch.start()
-        drawn = self.batches.take()
-        if drawn is None:
-            return False
-        sample, items = drawn.sample, drawn.items()
-        if self.max_lag:
-            stale = self.version - sample.version > self.max_lag  # by now, however long ago it was drawn
-            items = {**items, **self._without_stale({"valid": sample.items["valid"]}, stale)}
-        self.watch.lap("storing")
-        with self.batches.beside():
-            metrics = self.learner.update(items)
-            self.watch.lap("learning")
-        self.watch.lap("storing")
-        if self.importance is not None and self.learner.priorities is not None:
-            self.source.update_priorities(sample.keys, self.learner.priorities)
-        self.lag += float(self.version - sample.version.mean())
-        self.waited += time.time() - float(sample.made.mean())
-        self._publish()
-        for name, value in metrics.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-        self.draws += 1
-        self.watch.lap("learning")
-        return True
-
-    def _draw(self) -> Drawn | None:
-        sample = self.source.sample(self.batch, self.importance or 0.0)
-        return None if sample is None else self._sent(sample)
-
-    def _sent(self, sample: Sample) -> Drawn:
-        items = sample.items if self.importance is None else {**sample.items, "weight": sample.weight}
-        return Drawn(sample, self.learner.backend.send(items))
-
-    def _without_stale(self, items: dict, stale: np.ndarray) -> dict:
-        """Steps that are not valid reach neither gradients nor statistics, and the shapes stay what they were."""
-        self.dropped += int(np.count_nonzero(stale))
-        return {**items, "valid": items["valid"] * ~stale[:, None]}
-
-    def account(self) -> str:
-        return f"waits for {self.batch} items; {self.version} updates done"
-
-    def report(self) -> dict:
-        draws = max(1, self.draws)
-        means = {name: total / draws for name, total in self.sums.items()} if self.draws else {}
-        report = {"updates": self.version, "metrics": means, "seconds": self.watch.drain()}
-        if self.draws:
-            report |= {"policy_lag": self.lag / draws, "seconds_in_table": self.waited / draws}
-            if self.max_lag:
-                means["dropped_stale"] = float(self.dropped)  # unrolls since the last report
-        self.sums, self.draws, self.lag, self.dropped, self.waited = {}, 0, 0.0, 0, 0.0
-        return report
-
-    def state(self) -> dict:
-        counted = {"sums": self.sums, "draws": self.draws, "lag": self.lag, "dropped": self.dropped}
-        held = self.batches.held  # it has left the table, and would be lost
-        return {**self.learner.kept(), **counted, "held": held.sample._asdict() if held else {}}
-
-    def restore(self, state: dict) -> None:
-        self.learner.put_back({"state": state["state"], "rng": state["rng"]})
-        self.sums, self.draws, self.lag = state["sums"], state["draws"], state["lag"]
-        self.dropped = state["dropped"]
-        self.batches.held = self._sent(Sample(**state["held"])) if state["held"] else None
-        self._publish()
-
-    def close(self) -> None:
-        self.batches.close()

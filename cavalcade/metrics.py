@@ -38,7 +38,7 @@ class Metrics:
         actors = [r for name, r in reports.items() if name.startswith("actor")]
         learners = [r for name, r in reports.items() if name.startswith("learner")]
         finished = [episode for report in actors for episode in report["episodes"]]
-        step, updates = sum(r["steps"] for r in actors), sum(r["updates"] for r in learners)
+        step, updates = sum(r["steps"] for r in actors), max((r["updates"] for r in learners), default=0)
         row: dict = {
             "step": step,
             "time": now,
@@ -70,9 +70,11 @@ class Metrics:
                 row["time_in_table_seconds"] = report["seconds_in_table"]
         for report in reports.values():
             row |= {name: report[name] for name in ("table_size", "table_capacity") if name in report}
+            for name, amount in report.get("counted", {}).items():  # what was dropped, by whom it may be
+                row[name] = row.get(name, 0.0) + amount
             if evaluation := report.get("evaluation"):
                 row |= {"evaluation": evaluation["mean"], "evaluation_step": evaluation["step"]}
-        left_out = sum(r.get("steps_left_out", 0) for r in actors)
+        left_out = sum(r.get("steps_left_out", 0) for r in reports.values())
         row |= {"steps_left_out": left_out} if left_out else {}
         row |= {f"time_{role}": share for role, share in together(self.recent).items()}
         if self.ledger.places:

@@ -22,6 +22,7 @@ from cavalcade.memory import Memory, require
 from cavalcade.model import Model
 from cavalcade.networks import Network
 from cavalcade.policy import Policy
+from cavalcade.row import SYNC, Row
 from cavalcade.specs import EnvSpec
 from cavalcade.table import Limiter, Rows, Signature, Table, prioritised
 from cavalcade.tree import take
@@ -37,17 +38,28 @@ class Parts:
     actors: int
     steps: int
     seed: int
-    acting: str = "auto"  # auto, numpy, backend
+    acts_in: str = "auto"  # auto, numpy, backend
     threads: int = 1
     options: dict = field(default_factory=dict)  # for the environment
     network: Callable[[EnvSpec], Network] | None = None  # a user's own torso
     storage: str = "memory"  # of replay: memory, file, compressed
     writers: str = "here"  # of the table: here in its process, beside it in others, or away on other machines
     device: str = "auto"  # auto, cpu, cuda, mps: of the learner; actors act on the CPU
+    row: Row = SYNC  # of the table of architectures
 
     def __getstate__(self) -> dict:
         """What is worked out from the rest is worked out again elsewhere."""
         return {field.name: getattr(self, field.name) for field in fields(self)}
+
+    @property
+    def of_one_learner(self) -> "Parts":
+        """With a learner's share of the actors and of the run."""
+        learners = self.row.learners
+        return replace(self, actors=max(1, self.actors // learners), steps=self.steps // learners)
+
+    def shared_learner(self) -> Learner:
+        """For parameters that all learners change: each of their updates is one of its own."""
+        return replace(self.of_one_learner, steps=self.steps).learner()
 
     @cached_property
     def model(self) -> Model:
@@ -89,7 +101,7 @@ class Parts:
     def acts_in_numpy(self) -> bool:
         if self.model.backend:
             return False
-        return self.model.small if self.acting == "auto" else self.acting == "numpy"
+        return self.model.small if self.acts_in == "auto" else self.acts_in == "numpy"
 
     def policy(self) -> Policy:
         """Actors that have the cores to themselves use as many threads as the learner; beside others, one each."""
@@ -175,14 +187,19 @@ class Parts:
         patience = self.experience.patience(self.envs)
         sizes = [(self.queue_size, True), (self.replay_size, False)]
         needed = sum(adders.rows_needed(item, rows, size, once, environments, patience) for size, once in sizes if size)
-        return needed + (self.actors * self.writer_rows if self.writers != "here" else 0)
+        return needed + (self._writers * self.writer_rows if self.writers != "here" else 0)
+
+    @property
+    def _writers(self) -> int:
+        """Nodes that write into a table: actors, or predictors for several workers each."""
+        return min(self.row.predictors, self.actors) or self.actors
 
     @property
     def writer_rows(self) -> int:
-        """Rows that an actor in another process may have: what it has under way, once more for what is on its way to
+        """Rows that a writer in another process may have: what it has under way, once more for what is on its way to
         the table or back, and some so that they come many at a time."""
-        patience = self.experience.patience(self.envs)
-        under_way = adders.rows_needed(self.experience.item, self.signature.rows, 0, True, self.envs, patience)
+        patience, environments = self.experience.patience(self.envs), self.envs * ceil(self.actors / self._writers)
+        under_way = adders.rows_needed(self.experience.item, self.signature.rows, 0, True, environments, patience)
         return 2 * under_way + 64
 
     @property

@@ -41,7 +41,7 @@ class Prefetch(Generic[Batch]):
         """`with` this an update is made: beside it the next batch is drawn, if that is worth it. An error of the draw
         is raised at the end."""
         drawing, began = None, perf_counter()
-        if self.ahead and self.seconds >= LONG:
+        if self.ahead and self.held is None and self.seconds >= LONG:
             self.threads = self.threads or ThreadPoolExecutor(1, "prefetch")
             drawing = self.threads.submit(self.draw)
         try:

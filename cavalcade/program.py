@@ -19,6 +19,9 @@ class ProgramFailed(RuntimeError):
     """A node without which nothing goes on has failed; from the last checkpoint all can be tried again."""
 
 
+NUMBERED = ("actor", "predictor", "server")  # even where there is one
+
+
 @dataclass(frozen=True)
 class Handle:
     """Stands for a node until a runtime has built it."""
@@ -60,7 +63,7 @@ class Program:
     def add(self, name: str, make: Callable, *args: Any, placement: Placement | None = None, **kwargs: Any) -> Handle:
         """Add a node; actors are numbered (actor/0, actor/1, ...), and so is a second node of any name."""
         taken = [n for n in self.nodes if n.split("/")[0] == name]
-        unique = f"{name}/{len(taken)}" if taken or name in ("actor",) else name
+        unique = f"{name}/{len(taken)}" if taken or name in NUMBERED else name
         placed = placement or Placement()
         placed = replace(placed, group=placed.group or self._group or unique)
         self.nodes[unique] = Node(unique, make, args, kwargs, placed)

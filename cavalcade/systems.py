@@ -126,6 +126,52 @@ SYSTEMS = {
     ),
 }
 
+SYSTEMS |= {
+    "gorila-dqn": System(
+        "dqn",
+        "gorila",
+        "Nair et al. 2015, Massively parallel methods for deep reinforcement learning",
+        "bundles of actor, replay and learner behind a parameter server in slices; global replay: --experience shared",
+        pixels=_NATURE,
+    ),
+    "a3c": System(
+        "a2c",
+        "a3c",
+        "Mnih et al. 2016, Asynchronous methods for deep reinforcement learning",
+        "workers change shared parameters without a lock; across machines: --updates parameter-server",
+        settings={"optimiser_name": "rmsprop", "learning_rate": 7e-4, "optimiser_epsilon": 1e-5},
+        pixels={"unroll": 5, "entropy_cost": 0.01, "clip_rewards": True, "normalise_rewards": False},
+    ),
+    "ga3c": System(
+        "a2c",
+        "ga3c",
+        "Babaeizadeh et al. 2017, Reinforcement learning through asynchronous advantage actor-critic on a GPU",
+        "predictors answer many agents together, a training queue feeds the learner",
+        settings={"queue_batches": 2, "log_epsilon": 1e-6},
+        pixels={"unroll": 5, "entropy_cost": 0.01, "clip_rewards": True, "normalise_rewards": False},
+    ),
+    "dppo": System(
+        "ppo",
+        "dppo",
+        "Heess et al. 2017, Emergence of locomotion behaviours in rich environments",
+        "workers average their gradients at every update; the slowest may be left out (--stragglers)",
+    ),
+    "seed-impala": System(
+        "impala",
+        "seed",
+        "Espeholt et al. 2020, SEED RL: scalable and efficient deep-RL with accelerated central inference",
+        "V-trace with central acting beside the learner",
+        pixels=_IMPALA_PIXELS,
+    ),
+    "paac": System(
+        "a2c",
+        "paac",
+        "Clemente et al. 2017, Efficient parallel methods for deep reinforcement learning",
+        "advantage actor-critic in lock step, one policy for all environment workers",
+        pixels={"unroll": 5, "entropy_cost": 0.01, "clip_rewards": True, "normalise_rewards": False},
+    ),
+}
+
 
 def find(name: str) -> System:
     if name not in SYSTEMS:

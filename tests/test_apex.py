@@ -238,4 +238,4 @@ def test_the_state_in_between_holds_gathered_and_waiting_items():
 def test_an_algorithm_without_replay_is_refused():
     settings = Settings(steps=1_000, backend="numpy")
     with pytest.raises(UserError, match="apex replays experience"):
-        ARCHITECTURES["apex"](Experiment.create("ppo", "CartPole-v1", settings, {}).parts)
+        ARCHITECTURES["apex"][1](Experiment.create("ppo", "CartPole-v1", settings, {}).parts)

@@ -11,7 +11,7 @@ from cavalcade.metrics import Metrics
 from cavalcade.runs import Run
 from cavalcade.stopwatch import ROLES, WALL, Stopwatch
 
-RUN = {"runtime", "actors", "envs", "acting", "evaluations", "evaluation_episodes"}
+RUN = {"runtime", "actors", "envs", "acts_in", "evaluations", "evaluation_episodes"}
 REPLAY = RUN | {"batch", "update_every", "updates_per_draw", "tolerance", "flush", "pull_every"}
 QUEUE = RUN | {"batch", "unroll", "queue_batches"}
 LOCK_STEP = RUN | {"epochs", "unroll"}
@@ -116,7 +116,7 @@ def test_a_learner_that_waits_for_the_environments():
 @pytest.mark.parametrize(
     ("role", "options", "advice"),
     [
-        ("acting", QUEUE, ("more --envs", "more --actors", "another --acting")),
+        ("acting", QUEUE, ("more --envs", "more --actors", "another --acts-in")),
         ("storing", REPLAY, ("larger --flush", "larger --updates-per-draw", "more --envs")),
         ("storing", QUEUE, ("more --envs",)),
         ("pulling", REPLAY, ("larger --pull-every",)),

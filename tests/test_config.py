@@ -150,7 +150,7 @@ def test_every_algorithm_declares_what_architectures_ask(name):
         ({"backend": "tensorflow"}, "--backend 'tensorflow' is not one of torch, jax, numpy"),
         ({"backend": "toch"}, "Did you mean 'torch'"),
         ({"runtime": "in-process"}, "--runtime 'in-process'"),
-        ({"acting": "gpu"}, "--acting 'gpu'"),
+        ({"acts_in": "gpu"}, "--acts_in 'gpu'"),
         ({"steps": 0}, "--steps is 0"),
         ({"envs": 0}, "--envs is 0"),
         ({"actors": -1}, "--actors is -1"),
@@ -165,8 +165,9 @@ def test_settings_that_cannot_be_are_refused_by_name(wrong, says):
 
 @pytest.mark.parametrize("field", dataclasses.fields(Settings), ids=lambda field: field.name)
 def test_every_setting_can_be_changed(field):
-    words = {"backend": "numpy", "runtime": "inprocess", "acting": "numpy", "target": 10.0, "storage": "file"}
+    words = {"backend": "numpy", "runtime": "inprocess", "acts_in": "numpy", "target": 10.0, "storage": "file"}
     words |= {"device": "cpu", "address": "here:1"}
+    words |= {"acting": "central", "experience": "bundled", "updates": "hogwild"}
     value = words[field.name] if field.name in words else field.default + 1
     needed = {"runtime": "ray"} if field.name == "address" else {}
     assert getattr(Settings(**{**needed, field.name: value}), field.name) == value

@@ -157,7 +157,7 @@ for case in ("dqn", "impala"):
     params, statistics = there.params()
     assert type(params) is np.ndarray
     policy.load(params, statistics, there.updates)
-    on_backend = dataclasses.replace(parts, device="cpu:1", acting="backend").policy()
+    on_backend = dataclasses.replace(parts, device="cpu:1", acts_in="backend").policy()
     on_backend.load(params, statistics, there.updates)
     assert on_backend.device[0].devices() == {first}, "acting stays on the CPU that is the default"
     obs, first_step = random_items(parts)["obs"].reshape(-1, 4)[:8], np.ones(8, bool)

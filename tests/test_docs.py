@@ -7,6 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from cavalcade.experiment import ARCHITECTURES, Experiment, Settings
+from cavalcade.systems import SYSTEMS
+
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.S)
 
@@ -51,7 +54,14 @@ def test_links_lead_somewhere():
 
 
 def test_systems_of_the_readme_are_those_that_exist():
-    from cavalcade.systems import SYSTEMS
-
     named = re.findall(r"^\| `([\w-]+)` \|", (ROOT / "README.md").read_text(), re.M)
     assert named == list(SYSTEMS)
+
+
+def test_pictures_are_what_graph_draws():
+    text = (ROOT / "docs" / "architectures.md").read_text()
+    drawn = re.findall(r"<!-- graph (\S+) -->\n```mermaid\n(.*?)\n```", text, re.DOTALL)
+    assert {SYSTEMS[system].architecture for system, _ in drawn} == set(ARCHITECTURES)
+    for system, picture in drawn:
+        settings = Settings(actors=2, evaluations=0)
+        assert Experiment.create(system, "CartPole-v1", settings, {}).program().graph() == picture

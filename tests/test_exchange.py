@@ -214,3 +214,34 @@ def test_where_no_memory_is_shared_messages_carry_the_arrays():
     service.reclaim()
     assert not exchange.collect(8, 0.0), "who has died is not answered any more"
     exchange.close()
+
+
+def test_what_a_request_leaves_out_stays_as_it_was():
+    exchange = Exchange(REQUEST, REPLY)
+    client, desk = exchange.desk("actor/0"), exchange.desks[0]
+    client.send(request(5))
+    desk.answer({"action": np.arange(3)})
+    client.send({"run": np.array([7, 8, 9])})
+    assert desk.waiting and desk.number == 2
+    assert desk.request["run"].tolist() == [7, 8, 9] and (desk.request["obs"] == 5).all()
+    exchange.close()
+
+
+@pytest.mark.parametrize("answered", [False, True])
+def test_a_desk_goes_on_where_it_was(answered):
+    """With a request that waits, or with an answer that was not taken."""
+    old, new = Exchange(REQUEST, REPLY), Exchange(REQUEST, REPLY)
+    client = old.desk("actor/0")
+    for number in range(3):
+        client.send(request(number))
+        if number < 2 or answered:
+            old.desks[0].answer({"action": np.arange(3) + number})
+    other = new.desk("actor/0")
+    new.desks[0].restore(old.desks[0].state())
+    assert new.desks[0].waiting != answered
+    if not answered:
+        assert other.take() is None and (new.desks[0].request["obs"] == 2).all()
+        new.desks[0].answer({"action": np.arange(3) + 2})
+    assert other.take()["action"].tolist() == [2, 3, 4] and not new.desks[0].waiting
+    old.close()
+    new.close()

@@ -294,4 +294,4 @@ def test_runs_are_exact_twice_and_resumed(settings):
 def test_algorithms_that_bear_no_lag_or_replay_transitions_are_refused(system):
     parts = Experiment.create(system, "CartPole-v1", Settings(steps=1_000, backend="numpy"), {}).parts
     with pytest.raises(UserError, match="use it with the architecture sync"):
-        ARCHITECTURES["impala"](parts)
+        ARCHITECTURES["impala"][1](parts)

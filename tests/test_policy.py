@@ -73,7 +73,7 @@ CASES = {
     "recurrent": Case("ppo", "cavalcade/CartPoleNoVelocity-v1", {**PPO, "unroll": 8, "memory": 16}),
     "masked ppo": Case("ppo", "cavalcade/MaskedBandit-v0", PPO, options=INFO),
     "masked dqn": Case("dqn", "cavalcade/MaskedBandit-v0", {"replay_start": 200, "n_step": 1}),
-    "on torch": Case("ppo", "CartPole-v1", {**PPO, "acting": "backend"}, acts_in="torch"),
+    "on torch": Case("ppo", "CartPole-v1", {**PPO, "acts_in": "backend"}, acts_in="torch"),
     "image": Case("ppo", Camera, {**PPO, "unroll": 8, "epochs": 1, "envs": 2, "threads": 1}, acts_in="torch"),
 }
 

@@ -11,7 +11,8 @@ from cavalcade import checkpoint, prefetch, tree
 from cavalcade.algorithms.impala import Impala
 from cavalcade.errors import Stopped, UserError
 from cavalcade.experiment import Experiment, Settings
-from cavalcade.learning import Learner, LearnerLoop
+from cavalcade.learner_loop import LearnerLoop
+from cavalcade.learning import Learner
 from cavalcade.prefetch import Prefetch
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.table import Limiter, Table

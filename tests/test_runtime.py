@@ -9,7 +9,7 @@ import pytest
 from cavalcade import tree
 from cavalcade.acting import EnvLoop
 from cavalcade.experiment import Experiment, Settings
-from cavalcade.learning import LearnerLoop
+from cavalcade.learner_loop import LearnerLoop
 from cavalcade.program import Handle, Program, resolve
 from cavalcade.runtimes.inprocess import Deadlock, InProcess
 from cavalcade.table import Items, Limiter, Table

@@ -113,7 +113,7 @@ def test_several_actors_take_turns_in_a_fixed_order(system, settings, tmp_path):
 @pytest.mark.parametrize("backend", ["torch", "jax"])
 def test_acting_on_the_backend_is_acting_in_numpy(backend, tmp_path):
     settings = {"backend": backend, "steps": 1_024, "epochs": 1, "minibatches_per_epoch": 1, "evaluations": 0}
-    runs = [train("ppo", tmp_path / acting, acting=acting, **settings) for acting in ("numpy", "backend")]
+    runs = [train("ppo", tmp_path / which, acts_in=which, **settings) for which in ("numpy", "backend")]
     assert runs[0].rows()[-1]["updates"] == runs[1].rows()[-1]["updates"] >= 3
     np.testing.assert_allclose(params(runs[0]), params(runs[1]), rtol=0, atol=1e-4)
     assert [row["episodes"] for row in runs[0].rows()] == [row["episodes"] for row in runs[1].rows()]

@@ -9,6 +9,8 @@ from typing import Any
 
 from cavalcade.algorithm import Forward
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
+from cavalcade.errors import require_at_least
+from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.ops.losses import weighted_mean
 from cavalcade.ops.returns import gae
 from cavalcade.specs import EnvSpec
@@ -22,6 +24,15 @@ class A2C(ActorCritic):
     optimiser_name: str = "rmsprop"
     learning_rate: float = 7e-4
     normalise_advantages: bool = False
+    queue_batches: int = 1  # that may wait for the learner; with more than one the policy may have moved since
+    log_epsilon: float = 0.0  # inside the logarithm of the policy, where it has moved (GA3C: 1e-6)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        require_at_least(self, queue_batches=1, log_epsilon=0)
+
+    def experience(self) -> Experience:
+        return Experience(Unroll(self.unroll, self.discount), Queue(self.queue_batches), 0)
 
     def updates(self, steps: int, environments: int) -> int:
         return steps // (self.unroll * environments)
@@ -38,7 +49,10 @@ class A2C(ActorCritic):
         if self.normalise_advantages:
             advantage = standardised(xp, advantage, mean)
         policy = policy_of(xp, spec, outputs["policy"][:-1], step["obs"])
-        policy_loss = -mean(policy.log_prob(step["action"]) * advantage)
+        log_prob = policy.log_prob(step["action"])
+        if self.log_epsilon:
+            log_prob = xp.log(xp.exp(log_prob) + self.log_epsilon)
+        policy_loss = -mean(log_prob * advantage)
         value_loss = 0.5 * mean(xp.square(goal - values[:-1]))
         entropy = mean(policy.entropy())
         loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy

@@ -6,14 +6,17 @@ that neither side waits for the other's every move. And replay has a soft size: 
 many draws the oldest of what is too much goes.
 """
 
-from cavalcade.architectures.wiring import actors_table_learner
+from cavalcade.architectures.build import build
 from cavalcade.errors import UserError
 from cavalcade.experience import Replay
 from cavalcade.parts import Parts
 from cavalcade.program import Program
+from cavalcade.row import Row
+
+ROW = Row()
 
 
 def apex(x: Parts) -> Program:
     if not isinstance(x.experience.store, Replay):
         raise UserError("The architecture apex replays experience, but this algorithm draws it once; use impala.")
-    return actors_table_learner("apex", x)
+    return build("apex", x)

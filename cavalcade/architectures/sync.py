@@ -4,10 +4,13 @@ There is no special loop for it. The table's window has no slack: actors reserve
 draws as soon as a batch is there.
 """
 
-from cavalcade.architectures.wiring import actors_table_learner
+from cavalcade.architectures.build import build
 from cavalcade.parts import Parts
 from cavalcade.program import Program
+from cavalcade.row import Row
+
+ROW = Row()
 
 
 def sync(x: Parts) -> Program:
-    return actors_table_learner("sync", x)
+    return build("sync", x)

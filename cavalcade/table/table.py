@@ -73,6 +73,7 @@ class Table:
         self.lock = self.rows.lock  # tables that share rows are changed by one at a time
         self.draws, self.stopped, self.copied = 0, False, True
         self.writer_rows = writer_rows
+        self.held = 0  # items that were drawn and still take room
         self.promised = 0  # items for which writers in other processes were promised room
         capacity = self.capacity = size + overflow
         own = {name: np.asarray(leaf) for name, leaf in self.signature.flatten(self.signature.own).items()}
@@ -174,7 +175,14 @@ class Table:
         return True
 
     def can_insert(self, count: int) -> bool:
-        return self.limiter.can_insert(count)
+        return self.limiter.can_insert(count + self.held)
+
+    def hold(self, count: int) -> None:
+        """Keep the room of so many items that were drawn, or with less than none give it back: in lock step nobody acts
+        anew before what was drawn has been learned and published."""
+        with self.lock:
+            self.held += count
+            self._changed()
 
     def can_sample(self, count: int) -> bool:
         live, _, _, spent, *_ = self.counters.tolist()

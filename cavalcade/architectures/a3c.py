@@ -1,0 +1,16 @@
+"""A3C: every worker acts, learns from its own unrolls, and changes the shared parameters when it likes (Mnih 2016).
+
+On one machine nobody locks anything (hogwild, with the optimiser's statistics shared too); across machines a parameter
+server takes the gradients (--updates parameter-server).
+"""
+
+from cavalcade.architectures.build import build
+from cavalcade.parts import Parts
+from cavalcade.program import Program
+from cavalcade.row import Row
+
+ROW = Row(experience="bundled", updates="hogwild", together=True)
+
+
+def a3c(x: Parts) -> Program:
+    return build("a3c", x)

@@ -1,0 +1,15 @@
+"""DPPO: every worker acts and computes gradients from its own unrolls; each update is the mean of all (Heess 2017).
+
+The slowest may be left out: W - D of W gradients suffice (--stragglers D).
+"""
+
+from cavalcade.architectures.build import build
+from cavalcade.parts import Parts
+from cavalcade.program import Program
+from cavalcade.row import Row
+
+ROW = Row(experience="bundled", updates="allreduce", together=True)
+
+
+def dppo(x: Parts) -> Program:
+    return build("dppo", x)

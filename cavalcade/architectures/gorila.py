@@ -1,0 +1,20 @@
+"""GORILA: bundles of actor, replay and learner send gradients to a parameter server in slices (Nair 2015).
+
+The server drops gradients that are too old, learners those with an outlying loss. With global replay all actors fill
+one table and all learners draw from it (--experience shared).
+"""
+
+from cavalcade.architectures.build import build
+from cavalcade.errors import UserError
+from cavalcade.experience import Replay
+from cavalcade.parts import Parts
+from cavalcade.program import Program
+from cavalcade.row import Row
+
+ROW = Row(experience="bundled", updates="parameter-server", servers=2, together=True)
+
+
+def gorila(x: Parts) -> Program:
+    if not isinstance(x.experience.store, Replay):
+        raise UserError("The architecture gorila replays experience, but this algorithm draws it once; use a3c.")
+    return build("gorila", x)

@@ -1,0 +1,12 @@
+"""PAAC: lock step with one policy for all environment workers (Clemente 2017; batched A2C in Espeholt 2018)."""
+
+from cavalcade.architectures.build import build
+from cavalcade.parts import Parts
+from cavalcade.program import Program
+from cavalcade.row import Row
+
+ROW = Row(acting="central")
+
+
+def paac(x: Parts) -> Program:
+    return build("paac", x)

@@ -1,0 +1,51 @@
+"""A queue with replay beside it: IMPALA's variant in which a share of each batch is drawn again (Espeholt 2018)."""
+
+from typing import Any
+
+import numpy as np
+
+from cavalcade.parts import Parts
+from cavalcade.table import Limiter, Table
+from cavalcade.table.mixture import Mixture
+
+
+class QueueBesideReplay(Table):
+    """A queue whose items all go into a replay as well, over the same rows. Only the queue makes actors wait; replay
+    takes whatever the queue has taken."""
+
+    def __init__(self, x: Parts):
+        where, size = x.allocate(), x.queue_size
+        super().__init__(x.signature, size, "fifo", limiter=Limiter.queue(size), max_times_sampled=1, **where)
+        self.replay = Table.uniform(x.signature, x.replay_size, Limiter.at_least(x.experience.batch), x.seed, **where)
+
+    def insert(self, *given: Any, **named: Any) -> bool:
+        return super().insert(*given, **named) and self.replay.insert(*given, **named)
+
+    def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
+        """Where rows run out, what is replayed goes: what waits in the queue may not be lost."""
+        return self.replay.take_rows(count, writer)
+
+    def state(self) -> dict:
+        replay = self.replay.state()
+        del replay["rows"]  # they are the queue's too
+        kept = {**super().state(), "replay": replay}
+        self.copied = self.copied and self.replay.copied
+        return kept
+
+    def restore(self, state: dict) -> None:
+        super().restore(state)
+        self.replay.restore({**state["replay"], "rows": state["rows"]})
+
+    def check(self) -> None:
+        from cavalcade.table.invariants import check
+
+        check(self, self.replay)
+
+    def stop(self) -> None:
+        super().stop()
+        self.replay.stop()
+
+
+def mixture(table: QueueBesideReplay, share: float) -> Mixture:
+    """New unrolls and, as soon as there are some, a share of replayed ones."""
+    return Mixture({"queue": (table, 1.0 - share), "replay": (table.replay, share)}, start_alone=True)

@@ -1,0 +1,124 @@
+"""Workers that step environments and leave it to a central actor (`central.py`) what to do in them.
+
+A request holds what is to be acted on, the noise for it, and what came of the last step. Nothing here computes a
+policy: a worker's process imports no deep-learning library.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cavalcade.acting import actor_rng
+from cavalcade.algorithm import Algorithm, Clock
+from cavalcade.envs.vector import Environments
+from cavalcade.exchange import Client
+from cavalcade.specs import EnvSpec
+from cavalcade.stopwatch import Stopwatch
+from cavalcade.tree import Tree
+
+STEP = ("reward", "terminated", "truncated", "valid")  # what a request brings of the last step, beside observations
+
+
+def blank_request(algorithm: Algorithm, spec: EnvSpec, count: int) -> Tree:
+    flags = {name: np.zeros(count, np.bool_) for name in ("first", *STEP)}
+    return {
+        **flags,
+        "reward": np.zeros(count, np.float32),
+        "obs": spec.zeros(count),
+        "next_observation": spec.zeros(count),
+        "noise": algorithm.noise(spec, np.random.default_rng(0), count, Clock(0)),
+        "run": np.zeros((), np.int64),
+        "stepped": np.zeros((), np.bool_),
+        "ended": np.zeros((), np.bool_),
+    }
+
+
+class EnvWorker:
+    """Worker: steps its environments as a central actor says. It knows no policy, and needs nothing to compute one."""
+
+    def __init__(
+        self,
+        environments: Callable[[int, int], Environments],
+        algorithm: Algorithm,
+        spec: EnvSpec,
+        central: Any,
+        seed: int,
+        actor: int = 0,
+        actors: int = 1,
+        incarnation: int = 0,
+    ):
+        """`incarnation`: how often this worker was built before, after failures."""
+        self.environments = environments(actor, incarnation)
+        self.algorithm, self.spec, self.actor, self.actors = algorithm, spec, actor, actors
+        self.count = self.environments.count
+        self.desk: Client = central.desk(f"actor/{actor}")
+        self.rng = actor_rng(seed, actor, incarnation)
+        self.run = incarnation  # another number: other episodes
+        self.asked = self.begins = False  # a request is out; the next begins new episodes, whatever the reply was
+        self.steps = 0  # environment steps so far
+        self.episodes: list[tuple[float, int]] = []
+        self.watch = Stopwatch()
+
+    def step(self) -> bool:
+        self.watch.start()
+        if not self.asked:
+            self._ask(self.environments.reset(), np.ones(self.count, np.bool_), {"stepped": False})
+            return True
+        reply = self.desk.take()
+        if reply is None:
+            return False
+        if self.begins:
+            self.asked = self.begins = False
+            return True
+        step = self.environments.step(np.copy(reply["action"]))
+        self.watch.lap("environment")
+        self.steps += self.count
+        if step.episodes:
+            self.episodes.extend((episode.total, episode.length) for episode in step.episodes)
+        came: dict[str, Any] = {name: getattr(step, name) for name in STEP}
+        came |= {"stepped": True, "ended": step.next_observation is not step.observation}
+        if came["ended"]:  # else both are the same, and large ones need not be sent twice
+            came["next_observation"] = step.next_observation
+        self._ask(step.observation, step.first, came)
+        return True
+
+    def _ask(self, obs: Tree, first: np.ndarray, came: dict[str, Any]) -> None:
+        clock = Clock(self.steps * self.actors, self.actor, self.actors)
+        noise = self.algorithm.noise(self.spec, self.rng, self.count, clock)
+        self.desk.send({"obs": obs, "first": first, "noise": noise, "run": self.run, **came})
+        self.asked = True
+        self.watch.lap("acting")
+
+    def account(self) -> str:
+        return f"waits for its actions; {self.steps} environment steps done"
+
+    def report(self) -> dict:
+        """What found no room is counted by the central actor."""
+        episodes, self.episodes = self.episodes, []
+        return {"steps": self.steps, "episodes": episodes, "steps_left_out": 0, "seconds": self.watch.drain()}
+
+    def state(self) -> dict:
+        return {
+            "rng": self.rng.bit_generator.state,
+            "environments": self.environments.state(),
+            "run": self.run,
+            "asked": self.asked,
+            "begins": self.begins,
+            "steps": self.steps,
+            "episodes": [list(episode) for episode in self.episodes],
+        }
+
+    def restore(self, state: dict) -> str:
+        self.rng.bit_generator.state = state["rng"]
+        self.steps, self.run = state["steps"], state["run"]
+        self.asked, self.begins = state["asked"], state["begins"]
+        self.episodes = [(total, length) for total, length in state["episodes"]]
+        self.environments.restore(state["environments"])
+        if self.environments.resume == "replayed":
+            return "environments replayed, the run goes on exactly"
+        self.run, self.begins = self.run + 1, self.asked
+        return "environments cannot be saved and were restarted at an episode boundary"
+
+    def close(self) -> None:
+        self.environments.close()

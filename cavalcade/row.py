@@ -1,0 +1,49 @@
+"""A row of the table of architectures: who acts and where, where experience waits, how updates are combined."""
+
+from dataclasses import dataclass
+
+from cavalcade.errors import UserError, nearest, require_at_least
+
+CHOICES = {
+    "acting": ("local", "central"),
+    "experience": ("shared", "bundled"),
+    "updates": ("own", "allreduce", "parameter-server", "hogwild"),
+}
+
+
+@dataclass(frozen=True)
+class Row:
+    acting: str = "local"  # local: with the environments; central: one policy answers many environment workers
+    experience: str = "shared"  # shared: one table; bundled: one with each learner and its actors
+    updates: str = "own"  # own, allreduce, parameter-server, hogwild
+    learners: int = 1
+    predictors: int = 0  # of central acting, in processes of their own; 0 is one beside each learner
+    servers: int = 1  # slices of the parameter server
+    stragglers: int = 0  # gradients that an all-reduce may do without
+    max_staleness: int = 100  # updates after which a parameter server drops a gradient
+    together: bool = False  # each learner in one process with its actors, where every learner has its own
+
+    def __post_init__(self) -> None:
+        for name, choices in CHOICES.items():
+            given = getattr(self, name)
+            if given not in choices:
+                raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
+        require_at_least(self, learners=1, predictors=0, servers=1, stragglers=0, max_staleness=0)
+        if self.learners > 1 and self.updates == "own":
+            raise UserError(
+                f"--learners {self.learners} and --updates own contradict each other: learners that share nothing "
+                "learn as many policies; combine their updates by allreduce, parameter-server or hogwild."
+            )
+        if self.stragglers and self.updates != "allreduce":
+            raise UserError(
+                f"--stragglers are gradients an all-reduce does without; --updates {self.updates} waits for none."
+            )
+        if self.stragglers >= self.learners:
+            raise UserError(f"--stragglers {self.stragglers} leaves no gradient of {self.learners} learners.")
+        if self.predictors and self.acting == "local":
+            raise UserError("--predictors answer environment workers, but with --acting local there are none.")
+        if self.predictors and self.experience == "bundled":
+            raise UserError("--predictors write into one table, but --experience bundled has one with each learner.")
+
+
+SYNC = Row()

@@ -1,0 +1,122 @@
+"""Parameters and the optimiser's statistics in memory that all learners change, without a lock (Mnih 2016).
+
+A learner computes a gradient with a copy of its own, makes the step on what is shared, and copies that:
+    gradient of loss(params'),    g <- decay g + (1 - decay) gradient^2,    params <- params - rate gradient / sqrt(g),
+    params' <- params,            where g and params are shared and params' is the learner's.
+Where two do it at the same moment one may undo a little of the other's; that is the point: nobody waits.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cavalcade import tree
+from cavalcade.learning import Learner
+from cavalcade.memory import Attached, Memory
+from cavalcade.tree import Tree
+from cavalcade.updates import Means, Work
+from cavalcade.updates.descent import Descent, fresh
+
+
+class SharedParams:
+    """Node: the arrays. It never moves by itself."""
+
+    def __init__(self, learner: Callable[[], Learner]):
+        made = learner()
+        first = {**fresh(made.backend, made.settings, made.params()[0]), "version": np.zeros(1, np.int64)}
+        self.memory = Memory("shared")  # in one process too: whoever came first must not be left with other arrays
+        self.arrays = _placed(first, self.memory)
+        tree.assign(self.arrays, ..., first)
+        self.service = SharedArrays(ArraysAddress(tree.map(np.zeros_like, first), self.memory.names))
+
+    def share(self, consumer: str) -> "SharedArrays":
+        return self.service
+
+    def state(self) -> dict:
+        return tree.map(np.copy, self.arrays)
+
+    def restore(self, state: dict) -> None:
+        tree.assign(self.arrays, ..., state)
+
+    def close(self) -> None:
+        self.memory.close()
+
+
+@dataclass(frozen=True)
+class ArraysAddress:
+    blank: Tree  # zeros of their shapes
+    names: list[str]
+
+    def connect(self) -> "AttachedArrays":
+        return AttachedArrays(_placed(self.blank, Attached(self.names)))
+
+
+class SharedArrays:
+    """For nodes in other processes: the same arrays."""
+
+    def __init__(self, address: ArraysAddress):
+        self.address, self.ring = address, None
+
+    def step(self) -> bool:
+        return False  # everybody helps himself
+
+    def reclaim(self) -> None:
+        """A learner that dies leaves what it has changed."""
+
+    def close(self) -> None:
+        """The node takes the memory away."""
+
+
+class AttachedArrays:
+    """Stands in for the node in another process."""
+
+    def __init__(self, arrays: Tree):
+        self.arrays, self.ring = arrays, None
+
+
+@dataclass(frozen=True)
+class Unlocked:
+    def __call__(self, learner: Learner, partners: list) -> "LockFree":
+        (shared,) = partners
+        return LockFree(learner, shared)
+
+
+class LockFree:
+    """A learner's updates, made on the shared arrays."""
+
+    def __init__(self, learner: Learner, shared: Any):
+        self.learner, self.arrays = learner, shared.arrays
+        steps = {name: self.arrays[name] for name in ("params", "optimiser")}
+        self.descent = Descent(learner.backend, learner.settings, steps)
+        self._fetch()
+
+    def _fetch(self) -> None:
+        self.learner.adopt(self.arrays["params"], int(self.arrays["version"][0]))
+
+    def update(self, items: Any) -> Work:
+        means = Means()
+        for samples, index in self.learner.minibatches(items):
+            gradient, metrics = self.learner.gradients(samples, index)
+            yield True  # others may make their steps in between, in one process too
+            gradient, norm = self.learner.clipped(gradient)
+            metrics = {**metrics, "gradient_norm": norm}
+            self.learner.require_finite(metrics)  # what is shared is not to be spoiled
+            self.descent.apply(gradient)
+            self.arrays["version"][0] += 1  # as unguarded as the rest
+            self._fetch()
+            means.add(metrics)
+        return means.given()
+
+    def counted(self) -> dict[str, float]:
+        return {}
+
+
+def _placed(blank: Tree, memory: Memory) -> Tree:
+    """Zeroed arrays of these shapes, allocated in the order of the tree's leaves."""
+
+    def place(leaf: np.ndarray) -> np.ndarray:
+        return memory.allocate(leaf.nbytes)[: leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
+
+    return tree.rebuild(blank, (place(leaf) for leaf in tree.leaves(blank)))

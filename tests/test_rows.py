@@ -1,0 +1,147 @@
+"""Every row of the table of architectures: the same program twice gives the same parameters, and runs in processes."""
+
+import numpy as np
+import pytest
+
+import cavalcade
+from cavalcade.errors import UserError
+from cavalcade.experiment import ALGORITHMS, ARCHITECTURES, Experiment, Settings
+from cavalcade.matrix import rows, table, why_not
+from cavalcade.row import Row
+from cavalcade.systems import SYSTEMS
+from tests.leftovers import assert_nothing_is_left, orphaned
+
+SMALL = {
+    "dqn": {"hidden": (16,), "replay_size": 2_000, "replay_start": 100, "batch": 16, "target_period": 20},
+    "a2c": {"hidden": (16,), "unroll": 8},
+}
+RUNS = [(algorithm, row) for algorithm in SMALL for row in rows() if not why_not(algorithm, row)]
+BOUNDED = {"envs": 4, "actors": 2, "evaluations": 0, "steps": 1_500, "backend": "numpy"}
+
+
+def named(value):
+    return value if isinstance(value, str) else "-".join(value)
+
+
+def placed(row):
+    acting, experience, updates = row
+    return {"acting": acting, "experience": experience, "updates": updates, "learners": 1 if updates == "own" else 2}
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    before = orphaned()
+    yield
+    assert_nothing_is_left(before)
+
+
+def learned(algorithm, row):
+    """The parameters after some rounds in one process, and what the learners had done by then."""
+    settings = Settings(**BOUNDED, **placed(row), seed=3)
+    runtime = Experiment.create(algorithm, "CartPole-v1", settings, SMALL[algorithm]).launch()
+    for _ in range(300):
+        runtime.round()
+    learners = [node for name, node in runtime.objects.items() if name.startswith("learner")]
+    vectors, updates = [node.published[0] for node in learners], [node.version for node in learners]
+    for name, node in runtime.objects.items():
+        if name.split("/")[0] == "table":
+            node.check()
+    runtime.close()
+    return vectors, updates
+
+
+@pytest.mark.parametrize("algorithm, row", RUNS, ids=named)
+def test_a_row_in_one_process_is_repeatable(algorithm, row):
+    (one, updates), (other, again) = learned(algorithm, row), learned(algorithm, row)
+    assert updates == again and min(updates) > 0
+    assert all(np.array_equal(a, b) for a, b in zip(one, other))
+    if row[2] == "allreduce":
+        assert np.array_equal(one[0], one[1]), "learners that make every update together stay equal"
+
+
+@pytest.mark.parametrize("algorithm, row", RUNS, ids=named)
+def test_a_row_runs_in_processes(tmp_path, algorithm, row):
+    settings = {**BOUNDED, **placed(row), **SMALL[algorithm], "runtime": "process"}
+    run = cavalcade.train(algorithm, "CartPole-v1", out=tmp_path / "run", display=False, **settings)
+    last = list(run.rows())[-1]
+    assert last["step"] >= 1_500 and last["updates"] > 0
+    assert (run.path / "policy" / "policy.json").exists() and not (run.path / "faults.jsonl").exists()
+
+
+ON_RAY = [
+    ("a2c", ("central", "shared", "own")),
+    ("a2c", ("local", "bundled", "allreduce")),
+    ("dqn", ("local", "bundled", "parameter-server")),
+    ("dqn", ("local", "shared", "allreduce")),
+]
+
+
+@pytest.mark.parametrize("algorithm, row", ON_RAY, ids=named)
+def test_a_row_runs_on_ray(tmp_path, algorithm, row):
+    settings = {**BOUNDED, **placed(row), **SMALL[algorithm], "runtime": "ray"}
+    run = cavalcade.train(algorithm, "CartPole-v1", out=tmp_path / "run", display=False, **settings)
+    last = list(run.rows())[-1]
+    assert last["step"] >= 1_500 and last["updates"] > 0 and not (run.path / "faults.jsonl").exists()
+
+
+def test_central_acting_in_lock_step_learns_what_local_acting_learns():
+    local, central = (learned("a2c", (acting, "shared", "own")) for acting in ("local", "central"))
+    assert local[1][0] > 5 and central[1][0] > 5
+    runs = []
+    for acting in ("local", "central"):
+        settings = Settings(**BOUNDED, acting=acting, seed=3)
+        runtime = Experiment.create("a2c", "CartPole-v1", settings, SMALL["a2c"]).launch()
+        learner, seen = runtime.objects["learner"], []
+        while learner.version < 6:
+            runtime.round()
+            if learner.version > len(seen):
+                seen.append(learner.published[0].copy())
+        runs.append(seen)
+        runtime.close()
+    assert all(np.allclose(a, b, atol=1e-6) for a, b in zip(*runs)), "the same updates from the same unrolls"
+
+
+def test_a_server_with_one_learner_in_lock_step_is_the_sync_architecture_bit_for_bit():
+    vectors = []
+    for more in ({}, {"updates": "parameter-server"}, {"updates": "parameter-server", "servers": 3}):
+        settings = Settings(**{**BOUNDED, "backend": "torch"}, **more, seed=3)
+        runtime = Experiment.create("a2c", "CartPole-v1", settings, SMALL["a2c"]).launch()
+        learner = runtime.objects["learner"]
+        while learner.version < 8:
+            runtime.round()
+        vectors.append(learner.published[0])
+        runtime.close()
+    assert np.array_equal(vectors[0], vectors[1]), "one server"
+    assert np.array_equal(vectors[1], vectors[2]), "three servers"
+
+
+def test_every_system_is_a_row_and_can_be_drawn():
+    for name, system in SYSTEMS.items():
+        row, _ = ARCHITECTURES[system.architecture]
+        assert isinstance(row, Row)
+        drawn = Experiment.create(name, "CartPole-v1", Settings(actors=2), {}).program().graph()
+        assert drawn.startswith("flowchart") and "learner" in drawn
+
+
+def test_the_matrix_is_made_by_asking():
+    lines = table()
+    assert len([line for line in lines if line.startswith(("local", "central"))]) == 16
+    assert all(name in lines[0] for name in ALGORITHMS)
+    assert any("bears no policy lag" in line for line in lines)
+
+
+@pytest.mark.parametrize(
+    "settings, says",
+    [
+        ({"learners": 2}, "--updates own contradict each other"),
+        ({"updates": "allreduce", "learners": 2, "stragglers": 2}, "leaves no gradient"),
+        ({"updates": "hogwild", "stragglers": 1}, "--stragglers"),
+        ({"predictors": 1}, "--acting local"),
+        ({"experience": "bundled", "updates": "allreduce", "learners": 2, "actors": 3}, "cannot be divided"),
+        ({"acting": "centrla"}, "did you mean|central"),
+        ({"updates": "hogwild", "runtime": "ray"}, "shares none"),
+    ],
+)
+def test_contradictions_are_refused_with_both_facts(settings, says):
+    with pytest.raises(UserError, match=says):
+        Experiment.create("a2c", "CartPole-v1", Settings(**{"actors": 2, **settings}), {}).program()
