@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint learn bench clean
+.PHONY: demo test lint rows learn bench clean
 
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard cavalcade/table/*.c cavalcade/table/*.h)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,6 +26,9 @@ lint: $(READY)
 
 test: lint
 	$(BIN)/pytest -n 2
+
+rows: $(READY)
+	CAVALCADE_ALL_ROWS=1 $(BIN)/pytest -n 2 tests/test_rows.py
 
 learn: $(READY)
 	$(BIN)/python benchmarks/learn.py
