@@ -85,8 +85,6 @@ def test_a_row_runs_in_processes(tmp_path, algorithm, row):
 
 ON_RAY = [
     ("a2c", ("central", "shared", "own")),
-    ("a2c", ("local", "bundled", "allreduce")),
-    ("dqn", ("local", "bundled", "parameter-server")),
     ("dqn", ("local", "shared", "allreduce")),
 ]
 
