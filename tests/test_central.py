@@ -336,8 +336,7 @@ def rounds(running, steps, most=20_000):
     raise AssertionError(f"only {running.steps('actor')} steps")
 
 
-@pytest.mark.parametrize("system", ["ppo with memory", "apex-dqn"])
-@pytest.mark.parametrize("backend", ["numpy", "torch"])
+@pytest.mark.parametrize("system, backend", [("ppo with memory", "torch"), ("apex-dqn", "numpy")])
 def test_workers_in_processes_of_their_own(system, backend):
     x = parts_of(system, "process", backend)
     program = program_of(x, "central", worker=Watching)
