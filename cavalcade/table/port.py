@@ -5,7 +5,6 @@ nothing is locked and a writer that is killed leaves nothing half done: *grants*
 (the numbers of their rows, their own leaves, a priority) and *releases* of rows the other way.
 """
 
-import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -17,15 +16,23 @@ from cavalcade.errors import Stopped, UserError
 from cavalcade.memory import Attached, Memory
 from cavalcade.table import _core
 from cavalcade.table.planes import Planes
+from cavalcade.table.posts import (
+    MADE,
+    NO_PRIORITY,
+    PRIORITY,
+    ROWS,
+    VERSION,
+    insert,
+    let_in,
+    posted,
+    wait_until,
+)
 from cavalcade.table.rows import RowData
 from cavalcade.table.signature import Items, Signature
 from cavalcade.table.table import Table
-from cavalcade.tree import Tree, leaves
+from cavalcade.tree import Tree
 
 WRITTEN, READ, STOPPED, WANTED, ALLOWED = 0, 8, 16, 24, 32  # words of a ring, a cache line apart
-ROWS, PRIORITY, VERSION, MADE = "#rows", "#priority", "#version", "#made"  # of a post, beside the item's own leaves
-NO_PRIORITY = np.float32(-1.0)
-PAUSE = 50e-6  # seconds between two looks at a ring
 
 
 class Ring:
@@ -134,20 +141,10 @@ class Port:
             self.ring()
 
     def _insert(self, waiting: int) -> int:
-        count = waiting
-        while count and not self.table.can_insert(count):
-            count //= 2
+        count = let_in(self.table, waiting)
         if not count:
             return 0
-        posts = self.rings.posts.look(count)
-        rows, priority, version, made = (posts.pop(name) for name in (ROWS, PRIORITY, VERSION, MADE))
-        # one insert for all, unless the policy or the way of prioritising changed in between
-        changes = np.flatnonzero((np.diff(version) != 0) | (np.diff(priority < 0) != 0)) + 1
-        for start, end in zip([0, *changes.tolist()], [*changes.tolist(), count]):
-            own = {name: column[start:end] for name, column in posts.items()}
-            given = None if priority[start] < 0 else priority[start:end]
-            items = Items(rows[start:end], self.table.signature.unflatten(own))
-            assert self.table.insert(items, int(version[start]), given, made=float(made[start]))
+        insert(self.table, self.rings.posts.look(count))
         self.rings.posts.drop(count)
         if self.address.reserving:
             self.table.promised -= count
@@ -241,17 +238,13 @@ class Writer:
         self, items: Items | Tree, version: int = 0, priority: np.ndarray | None = None, timeout: float | None = 0.0
     ) -> bool:
         """Post items; False, and nothing posted, if so many are on their way that there is no room."""
-        if not isinstance(items, Items):
-            items = Items(np.zeros((len(leaves(items)[0]), self.signature.length), np.int32), items)
+        items = self.signature.as_items(items)
         count = len(items.rows)
         if not self._wait(lambda: self.can_insert(count), timeout):
             return False
-        given = np.full(count, NO_PRIORITY) if priority is None else priority
         if len(self.version) != count or self.version[0] != version:
             self.version = np.full(count, version, np.int64)
-        made = np.full(count, time.time())
-        about = {ROWS: items.rows, PRIORITY: given, VERSION: self.version, MADE: made}
-        self.rings.posts.put(count, {**self.signature.flatten(items.own), **about})
+        self.rings.posts.put(count, posted(self.signature, items, priority, self.version))
         if self.waiting > self.rings.releases.size // 8:
             self.rings.releases.put(self.waiting, {"slot": np.concatenate(self.done_with)})
             self.done_with, self.waiting = [], 0
@@ -259,11 +252,8 @@ class Writer:
         return True
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        end = None if timeout is None else time.monotonic() + timeout
-        while not ready():
-            if _core.load(self.rings.grants.words, STOPPED):
-                raise Stopped("The table was stopped.")
-            if end is not None and time.monotonic() >= end:
-                return False
-            time.sleep(PAUSE)
-        return True
+        return wait_until(ready, timeout, self._require_open)
+
+    def _require_open(self) -> None:
+        if _core.load(self.rings.grants.words, STOPPED):
+            raise Stopped("The table was stopped.")

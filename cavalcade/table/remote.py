@@ -7,7 +7,6 @@ and for how many items ever it would like room. The answer, given when all items
 promised, is for how many there is.
 """
 
-import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -16,11 +15,11 @@ import numpy as np
 
 from cavalcade.errors import UserError
 from cavalcade.memory import Memory
-from cavalcade.table.port import MADE, NO_PRIORITY, PAUSE, PRIORITY, ROWS, VERSION
+from cavalcade.table.posts import ROWS, insert, let_in, posted, wait_until
 from cavalcade.table.rows import RowData
 from cavalcade.table.signature import Items, Signature
 from cavalcade.table.table import Table
-from cavalcade.tree import Tree, leaves
+from cavalcade.tree import Tree
 
 POSTS = 1024  # items on their way to a table that does not promise room
 
@@ -102,19 +101,10 @@ class RemotePort:
 
     def _insert(self, items: dict[str, np.ndarray], start: int, count: int) -> int:
         """As many as the limiter lets in."""
-        while count and not self.table.can_insert(count):
-            count //= 2
+        count = let_in(self.table, count)
         if not count:
             return 0
-        posts = {name: column[start : start + count] for name, column in items.items()}
-        rows, priority, version, made = (posts.pop(name) for name in (ROWS, PRIORITY, VERSION, MADE))
-        # one insert for all, unless the policy or the way of prioritising changed in between
-        changes = (np.flatnonzero((np.diff(version) != 0) | (np.diff(priority < 0) != 0)) + 1).tolist()
-        for first, end in zip([0, *changes], [*changes, count]):
-            own = self.table.signature.unflatten({name: column[first:end] for name, column in posts.items()})
-            given = None if priority[first] < 0 else priority[first:end]
-            whole = Items(self.row_of[rows[first:end]], own)
-            assert self.table.insert(whole, int(version[first]), given, made=float(made[first]))
+        insert(self.table, {name: column[start : start + count] for name, column in items.items()}, self.row_of)
         self.inserted += count
         if self.reserving:
             self.table.promised -= count
@@ -182,7 +172,7 @@ class RemoteWriter:
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
         """Rows to fill; waits for those that the table has to be told of first."""
         if len(self.free) < count:
-            self._wait(lambda: self._has_rows(count) or self.on_way is None, None)
+            wait_until(lambda: self._has_rows(count) or self.on_way is None, None)
         if len(self.free) < count:
             raise UserError(f"All {len(self.known) - 1:,} rows of a writer are in use and {count:,} more are needed.")
         slots, self.free = self.free[:count], self.free[count:]
@@ -197,27 +187,16 @@ class RemoteWriter:
         self, items: Items | Tree, version: int = 0, priority: np.ndarray | None = None, timeout: float | None = 0.0
     ) -> bool:
         """Send items; False, and nothing sent, if so many are on their way that there is no room."""
-        if not isinstance(items, Items):
-            items = Items(np.zeros((len(leaves(items)[0]), self.signature.length), np.int32), items)
+        items = self.signature.as_items(items)
         count = len(items.rows)
-        if not self._wait(lambda: self._room(count), timeout):
+        if not wait_until(lambda: self._room(count), timeout):
             return False
-        given = np.full(count, NO_PRIORITY) if priority is None else priority
-        about = {PRIORITY: given, VERSION: np.full(count, version, np.int64), MADE: np.full(count, time.time())}
-        self.outbox.append({ROWS: items.rows, **self.signature.flatten(items.own), **about})
+        self.outbox.append(posted(self.signature, items, priority, np.full(count, version, np.int64)))
         self.written += count
         self.items_on_way += count
         if self.reserving and self.reserved:  # it will be asked for next: one message less
             self.wanted = max(self.wanted, self.written + self.reserved)
         self._exchange()
-        return True
-
-    def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        end = None if timeout is None else time.monotonic() + timeout
-        while not ready():
-            if end is not None and time.monotonic() >= end:
-                return False
-            time.sleep(PAUSE)
         return True
 
     def _exchange(self, hurry: bool = False) -> None:

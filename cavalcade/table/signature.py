@@ -53,6 +53,12 @@ class Signature:
     def unflatten(self, own: dict[str, Any]) -> Tree:
         return own if self.flat else rebuild(self.own, (own[str(number)] for number in range(len(own))))
 
+    def as_items(self, given: "Items | Tree") -> "Items":
+        """Whatever is to be inserted; items without rows come as a tree."""
+        if isinstance(given, Items):
+            return given
+        return Items(np.zeros((len(leaves(given)[0]), self.length), np.int32), given)
+
     @property
     def item_bytes(self) -> int:
         """Of one item without its rows, with its bookkeeping."""

@@ -6,7 +6,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cavalcade import tree
 from cavalcade.errors import Stopped, UserError
 from cavalcade.memory import Memory, available
 from cavalcade.table import _core
@@ -201,9 +200,7 @@ class Table:
     ) -> bool:
         """Store items [M, ...]; False, and nothing stored, if the limiter says wait. `timeout` None waits for ever;
         `made`: when, if it was not now (seconds of the wall clock)."""
-        if not isinstance(items, Items):
-            count = len(tree.leaves(items)[0])
-            items = Items(np.zeros((count, self.signature.length), np.int32), items)
+        items = self.signature.as_items(items)
         count = len(items.rows)
         with self.lock:
             if not self.can_insert(count) and not self._wait(lambda: self.can_insert(count), timeout):

@@ -1,0 +1,57 @@
+"""Posts: items on their way to a table from another process, as columns. Ports on one machine (`port.py`) and across
+machines (`remote.py`) carry them differently, and make and insert them alike.
+"""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cavalcade.table.signature import Items, Signature
+from cavalcade.table.table import Table
+
+ROWS, PRIORITY, VERSION, MADE = "#rows", "#priority", "#version", "#made"  # of a post, beside the item's own leaves
+NO_PRIORITY = np.float32(-1.0)
+PAUSE = 50e-6  # seconds between two looks
+
+
+def posted(signature: Signature, items: Items, priority: np.ndarray | None, version: np.ndarray) -> dict[str, Any]:
+    """Columns [M, ...] of a post made now; `version` [M]."""
+    count = len(items.rows)
+    given = np.full(count, NO_PRIORITY) if priority is None else priority
+    about = {ROWS: items.rows, PRIORITY: given, VERSION: version, MADE: np.full(count, time.time())}
+    return {**signature.flatten(items.own), **about}
+
+
+def let_in(table: Table, waiting: int) -> int:
+    """How many of those that wait the limiter lets in now."""
+    while waiting and not table.can_insert(waiting):
+        waiting //= 2
+    return waiting
+
+
+def insert(table: Table, posts: dict[str, np.ndarray], row_of: np.ndarray | None = None) -> None:
+    """Posts [M, ...] that the limiter lets in. `row_of`: the table's row for each row of the writer's, if it has its
+    own numbers."""
+    posts = dict(posts)
+    rows, priority, version, made = (posts.pop(name) for name in (ROWS, PRIORITY, VERSION, MADE))
+    rows = rows if row_of is None else row_of[rows]
+    # one insert for all, unless the policy or the way of prioritising changed in between
+    changes = (np.flatnonzero((np.diff(version) != 0) | (np.diff(priority < 0) != 0)) + 1).tolist()
+    for start, end in zip([0, *changes], [*changes, len(rows)]):
+        own = table.signature.unflatten({name: column[start:end] for name, column in posts.items()})
+        given = None if priority[start] < 0 else priority[start:end]
+        assert table.insert(Items(rows[start:end], own), int(version[start]), given, made=float(made[start]))
+
+
+def wait_until(ready: Callable[[], bool], timeout: float | None, meanwhile: Callable[[], None] | None = None) -> bool:
+    """Whether it was so before the time was up; None waits for ever. `meanwhile` may raise."""
+    end = None if timeout is None else time.monotonic() + timeout
+    while not ready():
+        if meanwhile is not None:
+            meanwhile()
+        if end is not None and time.monotonic() >= end:
+            return False
+        time.sleep(PAUSE)
+    return True
