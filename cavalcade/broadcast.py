@@ -28,12 +28,9 @@ class BroadcastAddress:
 class _Slots:
     def __init__(self, blank: Tree, memory: Memory):
         self.blank = blank
-        self.words = memory.allocate(16 * 8).view(np.int64)
-        self.version = memory.allocate(SLOTS * 8)[: SLOTS * 8].view(np.int64)
-        self.values = [[self._place(np.asarray(leaf), memory) for leaf in leaves(blank)] for _ in range(SLOTS)]
-
-    def _place(self, leaf: np.ndarray, memory: Memory) -> np.ndarray:
-        return memory.allocate(leaf.nbytes)[: leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
+        self.words = memory.array((16,), np.int64)
+        self.version = memory.array((SLOTS,), np.int64)
+        self.values = [leaves(memory.tree(blank)) for _ in range(SLOTS)]
 
 
 class Broadcast(_Slots):

@@ -18,7 +18,7 @@ from cavalcade.bell import Bell, nobody
 from cavalcade.errors import Stopped
 from cavalcade.memory import Attached, Memory
 from cavalcade.table import _core
-from cavalcade.tree import Tree, leaves, map, rebuild
+from cavalcade.tree import Tree, map
 
 ASKED, ANSWERED, CLOSED = 0, 8, 16  # words of a desk, a cache line apart; the first two are bells
 SLICE = 0.05  # seconds: a blocked client looks this often whether the server has gone
@@ -28,9 +28,9 @@ class Places:
     """The arrays of a desk, which both sides allocate in the same order."""
 
     def __init__(self, request: Tree, reply: Tree, memory: Memory):
-        self.words = memory.allocate(24 * 8).view(np.int64)[:24]
+        self.words = memory.array((24,), np.int64)
         self.asked, self.answered = Bell(self.words, ASKED), Bell(self.words, ANSWERED)
-        self.request, self.reply = _placed(request, memory), _placed(reply, memory)
+        self.request, self.reply = memory.tree(request), memory.tree(reply)
 
 
 class Client:
@@ -76,7 +76,7 @@ class DeskAddress:
     bell_names: list[str]  # of the server
 
     def connect(self) -> Client:
-        bell = Bell(Attached(self.bell_names).allocate(64).view(np.int64), 0)
+        bell = Bell(Attached(self.bell_names).array((8,), np.int64), 0)
         return Client(Places(self.request, self.reply, Attached(self.names)), bell)
 
 
@@ -154,7 +154,7 @@ class Exchange:
         """For a server that has nothing else to do."""
         if self.memory is None:
             self.memory = Memory("shared")
-            self._bell = Bell(self.memory.allocate(64).view(np.int64), 0)
+            self._bell = Bell(self.memory.array((8,), np.int64), 0)
         return self._bell
 
     def share(self, name: str) -> Desk:
@@ -255,11 +255,3 @@ def _fill(places: Tree, values: Tree) -> None:
             _fill(places[key], value)
     else:
         places[...] = values
-
-
-def _placed(blank: Tree, memory: Memory) -> Tree:
-    def place(leaf: Any) -> np.ndarray:
-        leaf = np.asarray(leaf)
-        return memory.allocate(leaf.nbytes)[: leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
-
-    return rebuild(blank, (place(leaf) for leaf in leaves(blank)))

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade.errors import UserError
+from cavalcade.tree import Tree, leaves, rebuild
 
 KINDS = ("memory", "shared", "file")
 PIDS = Path("/proc/self/ns/pid")
@@ -46,6 +47,15 @@ class Memory:
         block = np.zeros(size + 64, np.uint8)
         start = -block.ctypes.data % 64
         return block[start : start + size]
+
+    def array(self, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
+        """Zeros of this shape."""
+        size = np.dtype(dtype).itemsize * math.prod(shape)
+        return self.allocate(size)[:size].view(dtype).reshape(shape)
+
+    def tree(self, blank: Tree) -> Tree:
+        """Zeros in the shapes of `blank`, leaf after leaf; who attaches to it asks for the same."""
+        return rebuild(blank, (self.array(leaf.shape, leaf.dtype) for leaf in map(np.asarray, leaves(blank))))
 
     def _shared(self, size: int) -> np.ndarray:
         try:
@@ -109,7 +119,7 @@ class WordsAddress:
     names: list[str]
 
     def connect(self) -> np.ndarray:
-        return _words(self.shape, Attached(self.names))
+        return Attached(self.names).array(self.shape, np.int64)
 
 
 class SharedWords:
@@ -117,16 +127,11 @@ class SharedWords:
 
     def __init__(self, shape: tuple[int, ...]):
         self.memory = Memory("shared")
-        self.array = _words(shape, self.memory)
+        self.array = self.memory.array(shape, np.int64)
         self.address = WordsAddress(shape, self.memory.names)
 
     def close(self) -> None:
         self.memory.close()
-
-
-def _words(shape: tuple[int, ...], memory: Memory) -> np.ndarray:
-    size = 8 * math.prod(shape)
-    return memory.allocate(size)[:size].view(np.int64).reshape(shape)
 
 
 def _mapped(segment: Any) -> np.ndarray:

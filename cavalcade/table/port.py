@@ -39,7 +39,7 @@ class Ring:
     """Records that one process puts in and another takes out, in order."""
 
     def __init__(self, leaves: dict[str, np.ndarray], size: int, memory: Memory):
-        self.size, self.words = size, memory.allocate(40 * 8).view(np.int64)
+        self.size, self.words = size, memory.array((40,), np.int64)
         self.records = Planes(leaves, size, memory)
         self.numbers = np.arange(size, dtype=np.int32)
 

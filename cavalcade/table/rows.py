@@ -55,7 +55,7 @@ class RowData:
         self.spec, self.count, self.memory = spec, count, memory
         self.seen = Planes(spec.seen, count, memory, compressed)
         self.done = Planes(spec.done, count, memory)
-        self.previous = memory.allocate(4 * count)[: 4 * count].view(np.int32)  # the row of the frame before
+        self.previous = memory.array((count,), np.int32)  # the row of the frame before
         self.observed = tuple(observed(spec.obs))
 
     def read_observations(self, slots: np.ndarray, start: int = 0, step: int = 1, extra: int = 0) -> Tree:

@@ -27,7 +27,7 @@ class SharedParams:
         made = learner()
         first = {**fresh(made.backend, made.settings, made.params()[0]), "version": np.zeros(1, np.int64)}
         self.memory = Memory("shared")  # in one process too: whoever came first must not be left with other arrays
-        self.arrays = _placed(first, self.memory)
+        self.arrays = self.memory.tree(first)
         tree.assign(self.arrays, ..., first)
         self.service = SharedArrays(ArraysAddress(tree.map(np.zeros_like, first), self.memory.names))
 
@@ -50,7 +50,7 @@ class ArraysAddress:
     names: list[str]
 
     def connect(self) -> "AttachedArrays":
-        return AttachedArrays(_placed(self.blank, Attached(self.names)))
+        return AttachedArrays(Attached(self.names).tree(self.blank))
 
 
 class SharedArrays:
@@ -111,12 +111,3 @@ class LockFree:
 
     def counted(self) -> dict[str, float]:
         return {}
-
-
-def _placed(blank: Tree, memory: Memory) -> Tree:
-    """Zeroed arrays of these shapes, allocated in the order of the tree's leaves."""
-
-    def place(leaf: np.ndarray) -> np.ndarray:
-        return memory.allocate(leaf.nbytes)[: leaf.nbytes].view(leaf.dtype).reshape(leaf.shape)
-
-    return tree.rebuild(blank, (place(leaf) for leaf in tree.leaves(blank)))
