@@ -30,6 +30,7 @@ CASES = {
     "prioritised dqn": ("dqn", {**DQN, "priority_exponent": 0.6}, 2),
     "a2c": ("a2c", ON_POLICY, 1),
     "ppo": ("ppo", PPO, 6),
+    "ppo penalty": ("ppo", {**PPO, "surrogate": "penalty", "kl_rule": "heess"}, 6),
 }
 ENOUGH = 60  # updates: beyond those after which torch records, and not yet judged
 
@@ -362,7 +363,7 @@ def test_parts_of_a_batch_give_the_gradient_of_all_of_it(case, backend, count):
 
 
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
-@pytest.mark.parametrize("case", ["dqn", "a2c", "ppo"])
+@pytest.mark.parametrize("case", ["dqn", "a2c", "ppo penalty"])
 def test_learners_that_update_together_stay_equal(case, backend):
     parts = parts_of(case, backend)
     meeting, learners, updates = replicas(parts, 3)
