@@ -3,12 +3,14 @@
 import jax
 import numpy as np
 import pytest
+import torch
 
 from cavalcade import backends, tree
 from cavalcade.backends import torch_backend
 from cavalcade.backends.numpy_backend import acting
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment, Settings
+from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK
 from tests.items import blank
@@ -252,7 +254,7 @@ def test_recorded_gradients_have_the_bits_of_eager_ones(case, monkeypatch):
 # --- optimisers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
+@pytest.mark.parametrize("name", OPTIMISERS)
 @pytest.mark.parametrize("clip, anneal", [(0.0, False), (0.5, True)])
 def test_optimisers_walk_the_same_way_everywhere(name, clip, anneal):
     paths = {}
@@ -293,9 +295,31 @@ def test_first_steps_in_hand_computed_numbers(backend):
     # RMSProp: square = 0.1 g^2 with decay 0.9; rate * g / (sqrt(square) + epsilon)
     rmsprop = first_steps(backend, Optimiser("rmsprop", 0.1, epsilon=0.01, decay=0.9), [gradient])
     np.testing.assert_allclose(rmsprop, [1.0 - 0.05 / 0.16811388, -1.0 + 0.2 / 0.64245553], rtol=1e-6)
+    # centred: square - mean^2 = 0.1 g^2 - (0.1 g)^2 = 0.09 g^2 = 0.0225, 0.36; rate * g / sqrt(0.09 g^2 + epsilon)
+    centred = first_steps(backend, Optimiser("centred-rmsprop", 0.1, epsilon=0.04, decay=0.9), [gradient])
+    np.testing.assert_allclose(centred, [1.0 - 0.05 / 0.25, -1.0 + 0.2 / 0.63245553], rtol=1e-6)
+    # where a gradient never changes its variance falls to nothing, which rounding must not make less
+    steady = first_steps(backend, Optimiser("centred-rmsprop", 1e-6, epsilon=1e-12, decay=0.5), [[3.3, -0.7]] * 60)
+    assert np.isfinite(steady).all() and steady[0] < 0
+    # AdaGrad: sum of squares 0.25, then 0.5; 4, then 8
+    adagrad = first_steps(backend, Optimiser("adagrad", 0.1, epsilon=0.1), [gradient] * 2)
+    expected = [1.0 - 0.05 / 0.6 - 0.05 / 0.80710678, -1.0 + 0.2 / 2.1 + 0.2 / 2.92842712]
+    np.testing.assert_allclose(adagrad, expected, rtol=1e-6)
     # SGD with a horizon of four: rates 0.1, 0.075, 0.05, 0.025 and then nothing
     sgd = first_steps(backend, Optimiser("sgd", 0.1, horizon=4), [gradient] * 6)
     np.testing.assert_allclose(sgd, [1.0 - 0.25 * 0.5, -1.0 + 0.25 * 2.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("backend", backends.NAMES)
+def test_adagrad_walks_as_torchs_own_does(backend):
+    gradients = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+    found = first_steps(backend, Optimiser("adagrad", 0.3, epsilon=1e-10), gradients)
+    params = torch.tensor([1.0, -1.0])
+    library = torch.optim.Adagrad([params], lr=0.3)
+    for gradient in gradients:
+        params.grad = torch.from_numpy(gradient)
+        library.step()
+    np.testing.assert_allclose(found, params.numpy(), rtol=2e-6)
 
 
 def test_adams_second_step_remembers_the_first():
