@@ -17,6 +17,16 @@ from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree
 
 Forward = Callable[..., dict]  # forward(obs, carry=None, first=None) -> {head: [..., features]}
+DRAW = "draw"  # key of what was gathered from the draw that is being learned from; it begins anew with the draw
+
+
+class Adaptation(NamedTuple):
+    """Coefficients: numbers beside the params that the loss reads and a rule changes after every update, such as the
+    weight of a penalty or a temperature."""
+
+    initial: Tree  # of floats
+    reads: tuple[str, ...]  # metrics of the loss that the rule needs; where learners update together, their means
+    rule: Callable[[Any, Tree, dict], Tree]  # rule(xp, coefficients, metrics) -> coefficients
 
 
 class Clock(NamedTuple):
@@ -56,4 +66,9 @@ class Algorithm(Protocol):
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
         """[updates, samples] indices into the prepared samples of a draw of `items`."""
 
-    def loss(self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree) -> tuple[Any, dict]: ...
+    def adaptation(self) -> Adaptation | None:
+        """What changes beside the params, if anything does."""
+
+    def loss(
+        self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree, coefficients: Tree
+    ) -> tuple[Any, dict]: ...

@@ -20,6 +20,15 @@ def nearest(word: str, options: Iterable[str]) -> str:
     return f" Did you mean '{by_lower[close[0]]}'?" if close else ""
 
 
+def require_one_of(config: Any, **choices: Iterable[str]) -> None:
+    """Refuse a word in a setting of `config` that means nothing."""
+    for name, words in choices.items():
+        given, words = getattr(config, name), tuple(words)
+        if given not in words:
+            option = name.replace("_", "-")
+            raise UserError(f"--{option} '{given}' is not one of {', '.join(words)}.{nearest(str(given), words)}")
+
+
 def require_at_least(config: Any, **bounds: float) -> None:
     """Refuse a setting of `config` that is no number, or below its bound."""
     for name, bound in bounds.items():

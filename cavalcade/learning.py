@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade import normaliser, tree
-from cavalcade.algorithm import Algorithm
+from cavalcade.algorithm import DRAW, Algorithm
 from cavalcade.backends import Backend
 from cavalcade.errors import UserError
 from cavalcade.model import Model
@@ -43,12 +43,16 @@ class Learner:
         self.state["optimiser"] = self.optimiser.init(self.state["params"])
         if algorithm.target_period:
             self.state["target"] = backend.vector(vector)
+        self.adaptation = algorithm.adaptation()
+        if self.adaptation:
+            self.state["coefficients"] = tree.map(lambda x: backend.vector(np.float32(x)), self.adaptation.initial)
         self._differentiated = backend.differentiate(self._loss, self.layout)
         self._update = backend.compile(self._update_text)
         self._prepare = backend.compile(self._prepare_text)
-        self._gradients = backend.compile(self._gradients_text)
+        self._gradients = backend.record(self._packed_gradients_text)
         self._clip = backend.compile(self._clip_text)
         self._apply = backend.compile(self._apply_text)
+        self._adapt = backend.compile(self._adapt_text)
 
     # --- pure text, the same on every backend ---------------------------------------------------------------
 
@@ -58,16 +62,32 @@ class Learner:
 
         return forward
 
-    def _loss(self, params: Tree, target: Tree | None, statistics: Tree, samples: Tree) -> tuple[Any, dict]:
+    def _loss(
+        self, params: Tree, target: Tree | None, statistics: Tree, samples: Tree, coefficients: Tree
+    ) -> tuple[Any, dict]:
         xp, spec = self.backend.xp, self.model.spec
-        frozen = None if target is None else self._forward(target, statistics)
-        return self.algorithm.loss(xp, spec, self._forward(params, statistics), frozen, samples)  # type: ignore[arg-type]
+        frozen: Any = None if target is None else self._forward(target, statistics)
+        return self.algorithm.loss(xp, spec, self._forward(params, statistics), frozen, samples, coefficients)
 
     def _gradients_text(self, state: dict, samples: Tree, index: Any) -> tuple[Any, dict]:
         xp = self.backend.xp
         target = self.backend.views(state["target"], self.layout) if "target" in state else None
         drawn = tree.map(lambda leaf: xp.rows(leaf, index), samples)
-        return self._differentiated(state["params"], target, state["statistics"], drawn)
+        coefficients = state.get("coefficients", {})
+        return self._differentiated(state["params"], target, state["statistics"], drawn, coefficients)
+
+    def _row(self, metrics: dict) -> tuple[list[str], Any]:
+        """The metrics' names; their values, and the samples' priorities if there are any, as one array, since each
+        array that leaves costs time."""
+        xp = self.backend.xp
+        priority = metrics.pop(PRIORITY, None)
+        row = xp.stack(list(metrics.values()))
+        return list(metrics), row if priority is None else xp.concat([row, priority])
+
+    def _packed_gradients_text(self, state: dict, samples: Tree, index: Any) -> Any:
+        gradient, metrics = self._gradients_text(state, samples, index)
+        self.gradient_metrics, row = self._row(metrics)
+        return self.backend.xp.concat([gradient, row])
 
     def _clip_text(self, gradient: Any) -> tuple[Any, Any]:
         """By the global norm, which is given too."""
@@ -90,21 +110,24 @@ class Learner:
             state["target"] = self.backend.assign(state["target"], state["params"], now)
         return state
 
-    def _apply_text(self, state: dict, gradient: Any) -> tuple[dict, dict]:
+    def _adapt_text(self, state: dict, metrics: dict) -> dict:
+        if self.adaptation is None:
+            return state
+        new = self.adaptation.rule(self.backend.xp, state["coefficients"], metrics)
+        new = tree.map(lambda old, now: self.backend.assign(old, now, True), state["coefficients"], new)
+        return {**state, "coefficients": new}
+
+    def _apply_text(self, state: dict, gradient: Any, read: dict) -> tuple[dict, dict]:
         state, metrics = self._descend(state, gradient)
-        return self._advance(state), metrics
+        return self._advance(self._adapt_text(state, read)), metrics
 
     def _step_text(self, state: dict, samples: Tree, index: Any) -> tuple[dict, Any]:
-        """One update from the samples at `index`; its metrics, and the samples' priorities if the loss gives any, as
-        one array, since each array that leaves costs time."""
-        xp = self.backend.xp
+        """One update from the samples at `index`, and its metrics in a row."""
         gradient, metrics = self._gradients_text(state, samples, index)
+        read = self.read(metrics)
         state, more = self._descend(state, gradient)
-        metrics = {**metrics, **more}
-        priority = metrics.pop(PRIORITY, None)
-        self.metric_names = list(metrics)
-        row = xp.stack(list(metrics.values()))
-        return state, row if priority is None else xp.concat([row, priority])
+        self.metric_names, row = self._row({**metrics, **more})
+        return self._adapt_text(state, read), row  # after the row: coefficients may change in place
 
     def _prepare_text(self, state: dict, items: Tree) -> tuple[dict, Tree]:
         """The samples of a draw, and the state with its statistics in it."""
@@ -158,20 +181,34 @@ class Learner:
         """The gradient vector of the samples at `index`, or of all, not clipped; no parameter changes."""
         index = np.arange(len(tree.leaves(samples)[0])) if index is None else index
         arrays = self.backend.from_numpy({"samples": samples, "index": index})
-        gradient, metrics = self._gradients(self.state, arrays["samples"], arrays["index"])
-        gradient, metrics = self.backend.to_numpy(gradient), self.backend.to_numpy(metrics)
-        self.judged = metrics.pop(PRIORITY, None)
-        return gradient, {name: float(value) for name, value in metrics.items()}
+        packed = self.backend.to_numpy(self._gradients(self.state, arrays["samples"], arrays["index"]))
+        gradient, row = packed[: self.layout.size], packed[self.layout.size :]
+        metrics = dict(zip(self.gradient_metrics, row.tolist()))
+        self.judged = row[len(metrics) :] if len(row) > len(metrics) else None
+        return gradient, metrics
 
     def clipped(self, gradient: np.ndarray) -> tuple[np.ndarray, float]:
         """As an update clips it, and its norm."""
         gradient, norm = self._clip(self.backend.from_numpy(gradient))
         return self.backend.to_numpy(gradient), float(norm)
 
-    def apply(self, gradient: np.ndarray) -> dict:
-        """One optimiser step with this gradient vector."""
-        self.state, metrics = self._apply(self.state, self.backend.from_numpy(gradient))
+    def read(self, metrics: dict) -> dict:
+        """Those that coefficients change by."""
+        return {name: metrics[name] for name in self.adaptation.reads} if self.adaptation else {}
+
+    def apply(self, gradient: np.ndarray, metrics: dict | None = None) -> dict:
+        """One optimiser step with this gradient vector; `metrics` of its loss, where there are coefficients."""
+        given = self.backend.from_numpy({"gradient": gradient, "read": self._numbers(metrics or {})})
+        self.state, metrics = self._apply(self.state, given["gradient"], given["read"])
         return self.backend.to_numpy(metrics)
+
+    def adapt(self, metrics: dict[str, float]) -> None:
+        """Change the coefficients after an update that was made elsewhere, with this learner's gradient."""
+        if self.adaptation:
+            self.state = self._adapt(self.state, self.backend.from_numpy(self._numbers(metrics)))
+
+    def _numbers(self, metrics: dict) -> dict:
+        return {name: np.array(value, np.float32) for name, value in self.read(metrics).items()}
 
     def update(self, items: Tree) -> dict[str, float]:
         """All updates of one draw of items [B, ...], which may be on the backend's device already; the mean of each
@@ -234,5 +271,9 @@ class Learner:
         return {"state": state, "rng": self.rng.bit_generator.state}
 
     def put_back(self, kept: dict) -> None:
-        self.state = self.backend.load(self.state, kept["state"])
+        state = kept["state"]
+        if self.adaptation and DRAW in self.adaptation.initial:  # a draw that was interrupted is learned from anew
+            anew = tree.map(np.float32, self.adaptation.initial[DRAW])
+            state = {**state, "coefficients": {**state["coefficients"], DRAW: anew}}
+        self.state = self.backend.load(self.state, state)
         self.rng.bit_generator.state = kept["rng"]

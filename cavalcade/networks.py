@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.errors import UserError, nearest
+from cavalcade.errors import UserError, require_one_of
 from cavalcade.specs import MASK, Leaf
 from cavalcade.tree import Tree, named
 
@@ -168,10 +168,7 @@ class Torso:
     initialiser: str = "orthogonal"  # orthogonal, uniform
 
     def __post_init__(self) -> None:
-        for name, choices in (("activation", ("tanh", "relu")), ("convolution", ("nature", "impala"))):
-            given = getattr(self, name)
-            if given not in choices:
-                raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
+        require_one_of(self, activation=("tanh", "relu"), convolution=("nature", "impala"))
         if any(size < 1 for size in self.hidden):
             raise UserError(f"--hidden is {' '.join(map(str, self.hidden))}; every layer needs at least one unit.")
 

@@ -34,13 +34,16 @@ _NATURE = {
     "target_period": 2_000,  # 10,000 in the paper, with five times the replay
     "epsilon_end": 0.1,
     "epsilon_steps": 250_000,
-    "optimiser_name": "rmsprop",
+    "optimiser_name": "centred-rmsprop",
     "learning_rate": 2.5e-4,
     "optimiser_epsilon": 0.01,
     "clip_rewards": True,
 }
 
-# Horgan 2018, appendix C, in agent steps (four frames each). RMSProp is centred in the paper, here it is not.
+# Nair 2015, section 4: the settings of the Nature paper, with AdaGrad. The paper names no rate; this one is not tuned.
+_GORILA_PIXELS = {**_NATURE, "optimiser_name": "adagrad", "learning_rate": 1e-3, "optimiser_epsilon": 1e-10}
+
+# Horgan 2018, appendix C, in agent steps (four frames each).
 _APEX_PIXELS = {
     "replay_size": 200_000,  # 2,000,000 in the paper, which take 15 GB
     "replay_start": 50_000,
@@ -50,7 +53,7 @@ _APEX_PIXELS = {
     "target_period": 2_500,
     "pull_every": 100,  # 400 frames
     "anneal": False,
-    "optimiser_name": "rmsprop",
+    "optimiser_name": "centred-rmsprop",
     "learning_rate": 2.5e-4 / 4,
     "optimiser_epsilon": 1.5e-7,
     "max_gradient_norm": 40.0,
@@ -132,7 +135,7 @@ SYSTEMS |= {
         "gorila",
         "Nair et al. 2015, Massively parallel methods for deep reinforcement learning",
         "bundles of actor, replay and learner behind a parameter server in slices; global replay: --experience shared",
-        pixels=_NATURE,
+        pixels=_GORILA_PIXELS,
     ),
     "a3c": System(
         "a2c",

@@ -82,6 +82,8 @@ CHOICES = {  # for words, another one that means something
     "optimiser_name": list(NAMES),
     "activation": ["tanh", "relu"],
     "convolution": ["nature", "impala"],
+    "surrogate": ["clip", "penalty"],
+    "kl_rule": ["ppo", "rllib", "heess"],
 }
 
 

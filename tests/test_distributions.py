@@ -86,6 +86,14 @@ def test_masked_categorical_by_hand(on: Any, dtype: Any) -> None:
     np.testing.assert_array_equal(mode, [1, 2])
 
 
+def test_epsilon_stands_inside_the_logarithms_of_the_entropy(on: Any) -> None:
+    """GA3C: -sum p log(p + epsilon); p = (3/4, 1/4), (1, 0) and, of two legal actions, (1/2, 1/2, 0)."""
+    entropy = on(lambda xp, x: Categorical(xp, x).entropy(0.25), np.log(np.float32([[3, 1], [1, 1e-30]])))
+    np.testing.assert_allclose(entropy, [0.1732868, -0.2231436], atol=1e-6)  # ln(2) / 4; -ln(5/4)
+    masked = on(lambda xp, x, mask: Categorical(xp, x, mask).entropy(0.25), np.float32([1, 1, 1]), np.int8([1, 1, 0]))
+    np.testing.assert_allclose(masked, 0.2876821, atol=1e-6)  # -ln(3/4)
+
+
 def test_masked_entropy_gradient_by_hand(gradient_of: Any) -> None:
     gradient = gradient_of(lambda xp, logits, mask: Categorical(xp, logits, mask).entropy(), LOGITS, MASK)
     # -p (ln p + H) with H = .636514: -(1/3)(-1.098612 + .636514) = .154033, and its opposite

@@ -3,12 +3,14 @@
 import jax
 import numpy as np
 import pytest
+import torch
 
 from cavalcade import backends, tree
 from cavalcade.backends import torch_backend
 from cavalcade.backends.numpy_backend import acting
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment, Settings
+from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK
 from tests.items import blank
@@ -17,6 +19,7 @@ SMALL = {"hidden": (16,), "normalise_observations": False}
 DQN = {**SMALL, "batch": 16, "updates_per_draw": 2, "replay_start": 32, "target_period": 3}
 ON_POLICY = {**SMALL, "unroll": 6, "normalise_rewards": False}
 PPO = {**ON_POLICY, "epochs": 3, "minibatches_per_epoch": 2}
+PENALTY = {"surrogate": "penalty", "kl_target": 0.1}
 IMPALA = {**ON_POLICY, "batch": 4}
 CASES = {
     "dqn": ("dqn", "CartPole-v1", DQN),
@@ -27,11 +30,14 @@ CASES = {
     "recurrent impala": ("impala", "CartPole-v1", {**IMPALA, "memory": 16, "summed": True}),
     "impala, continuous": ("impala", "Pendulum-v1", {**IMPALA, "normalise_observations": True, "rho_bar": 2.0}),
     "ppo, continuous": ("ppo", "Pendulum-v1", {**PPO, "entropy_cost": 0.01, "normalise_observations": True}),
+    "ppo, penalty": ("ppo", "CartPole-v1", {**PPO, **PENALTY, "kl_rule": "rllib"}),
+    "recurrent ppo, penalty": ("ppo", "CartPole-v1", {**PPO, **PENALTY, "memory": 16}),
+    "ppo, penalty, continuous": ("ppo", "Pendulum-v1", {**PPO, **PENALTY, "kl_rule": "heess"}),
     "ppo, masked": ("ppo", "cavalcade/MaskedBandit-v0", {**PPO, "shared": True}),
     "impala, masked": ("impala", "cavalcade/MaskedBandit-v0", {**IMPALA, "normalise_advantages": True}),
     "dqn, masked": ("dqn", "cavalcade/MaskedBandit-v0", {**DQN, "dueling": False, "double": False}),
 }
-EACH = ["dqn", "a2c", "ppo", "recurrent ppo", "impala"]
+EACH = ["dqn", "a2c", "ppo", "recurrent ppo", "impala", "ppo, penalty, continuous"]
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -191,12 +197,12 @@ class Watched(torch_backend.Recorded):
 
     made: list = []
 
-    def __init__(self, step):
-        super().__init__(step)
+    def __init__(self, function):
+        super().__init__(function)
         self.made.append(self)
 
 
-@pytest.mark.parametrize("case", ["dqn", "ppo", "recurrent ppo", "impala"])
+@pytest.mark.parametrize("case", ["dqn", "ppo", "recurrent ppo", "impala", "ppo, penalty, continuous"])
 def test_recorded_programs_give_the_bits_of_eager_calls(case, monkeypatch):
     monkeypatch.setattr(torch_backend, "Recorded", Watched)
     parts = parts_of(case, anneal=True)
@@ -210,21 +216,45 @@ def test_recorded_programs_give_the_bits_of_eager_calls(case, monkeypatch):
             metrics = learner.update(items)
             path.append((learner.updates, metrics, vector(learner)))
         assert learner.updates >= 30
-        return path, Watched.made[0].programs
+        return path, learner, [program for one in Watched.made for program in one.programs.values()]
 
-    eager, none = run(10**9)
-    recorded, programs = run(3)
+    eager, one, none = run(10**9)
+    recorded, other, programs = run(3)
     assert not none
-    assert len(programs) == 1 and None not in programs.values(), "the update was recorded"
+    assert len(programs) == 1 and None not in programs, "the update was recorded"
     for (updates, metrics, params), (_, eager_metrics, eager_params) in zip(recorded, eager):
         assert np.array_equal(params, eager_params), f"after {updates} updates"
         assert metrics == eager_metrics
+    for mine, its in zip(tree.leaves(one.kept()["state"]), tree.leaves(other.kept()["state"]), strict=True):
+        assert np.array_equal(mine, its)
+
+
+@pytest.mark.parametrize("case", ["dqn", "a2c", "recurrent ppo, penalty"])
+def test_recorded_gradients_have_the_bits_of_eager_ones(case, monkeypatch):
+    monkeypatch.setattr(torch_backend, "Recorded", Watched)
+    monkeypatch.setattr(Watched, "WARM_UP", 1)
+    Watched.made = []
+    parts = parts_of(case)
+    learner, changes = parts.learner(), np.random.default_rng(0)
+    learner.adopt(vector(learner), 1)  # updates, by others
+    eager = learner.backend.compile(learner._packed_gradients_text)
+    for seed in range(4):
+        items = learner.backend.from_numpy(random_items(parts, seed))
+        for samples, index in learner.minibatches(items):
+            gradient, metrics = learner.gradients(samples, index)
+            expected = learner.backend.to_numpy(eager(learner.state, samples, learner.backend.from_numpy(index)))
+            row = [*metrics.values(), *([] if learner.judged is None else learner.judged)]
+            assert np.array_equal(np.concatenate([gradient, np.float32(row)]), expected) and np.abs(gradient).max() > 0
+            moved = vector(learner) + np.float32(0.01) * changes.standard_normal(gradient.shape, np.float32)
+            learner.adopt(moved, learner.updates + 1)  # in place: the program sees it
+    programs = [program for one in Watched.made for program in one.programs.values()]
+    assert len(programs) == 1 and None not in programs, "the gradient was recorded"
 
 
 # --- optimisers ---------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("name", ["adam", "rmsprop", "sgd"])
+@pytest.mark.parametrize("name", OPTIMISERS)
 @pytest.mark.parametrize("clip, anneal", [(0.0, False), (0.5, True)])
 def test_optimisers_walk_the_same_way_everywhere(name, clip, anneal):
     paths = {}
@@ -265,9 +295,31 @@ def test_first_steps_in_hand_computed_numbers(backend):
     # RMSProp: square = 0.1 g^2 with decay 0.9; rate * g / (sqrt(square) + epsilon)
     rmsprop = first_steps(backend, Optimiser("rmsprop", 0.1, epsilon=0.01, decay=0.9), [gradient])
     np.testing.assert_allclose(rmsprop, [1.0 - 0.05 / 0.16811388, -1.0 + 0.2 / 0.64245553], rtol=1e-6)
+    # centred: square - mean^2 = 0.1 g^2 - (0.1 g)^2 = 0.09 g^2 = 0.0225, 0.36; rate * g / sqrt(0.09 g^2 + epsilon)
+    centred = first_steps(backend, Optimiser("centred-rmsprop", 0.1, epsilon=0.04, decay=0.9), [gradient])
+    np.testing.assert_allclose(centred, [1.0 - 0.05 / 0.25, -1.0 + 0.2 / 0.63245553], rtol=1e-6)
+    # where a gradient never changes its variance falls to nothing, which rounding must not make less
+    steady = first_steps(backend, Optimiser("centred-rmsprop", 1e-6, epsilon=1e-12, decay=0.5), [[3.3, -0.7]] * 60)
+    assert np.isfinite(steady).all() and steady[0] < 0
+    # AdaGrad: sum of squares 0.25, then 0.5; 4, then 8
+    adagrad = first_steps(backend, Optimiser("adagrad", 0.1, epsilon=0.1), [gradient] * 2)
+    expected = [1.0 - 0.05 / 0.6 - 0.05 / 0.80710678, -1.0 + 0.2 / 2.1 + 0.2 / 2.92842712]
+    np.testing.assert_allclose(adagrad, expected, rtol=1e-6)
     # SGD with a horizon of four: rates 0.1, 0.075, 0.05, 0.025 and then nothing
     sgd = first_steps(backend, Optimiser("sgd", 0.1, horizon=4), [gradient] * 6)
     np.testing.assert_allclose(sgd, [1.0 - 0.25 * 0.5, -1.0 + 0.25 * 2.0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("backend", backends.NAMES)
+def test_adagrad_walks_as_torchs_own_does(backend):
+    gradients = np.random.default_rng(0).standard_normal((30, 2)).astype(np.float32)
+    found = first_steps(backend, Optimiser("adagrad", 0.3, epsilon=1e-10), gradients)
+    params = torch.tensor([1.0, -1.0])
+    library = torch.optim.Adagrad([params], lr=0.3)
+    for gradient in gradients:
+        params.grad = torch.from_numpy(gradient)
+        library.step()
+    np.testing.assert_allclose(found, params.numpy(), rtol=2e-6)
 
 
 def test_adams_second_step_remembers_the_first():
@@ -373,7 +425,7 @@ def with_absurd_padding(items):
     return absurd
 
 
-@pytest.mark.parametrize("case", ["a2c", "ppo", "recurrent ppo", "impala", "recurrent impala"])
+@pytest.mark.parametrize("case", ["a2c", "ppo", "recurrent ppo, penalty", "impala", "recurrent impala"])
 @pytest.mark.parametrize("normalise_advantages", [False, True])
 def test_padding_does_not_reach_the_gradients(case, normalise_advantages):
     parts = parts_of(case, normalise_advantages=normalise_advantages, entropy_cost=0.1)

@@ -9,12 +9,13 @@ import time
 import numpy as np
 import pytest
 
-from cavalcade import tree
+from cavalcade import backends, tree
 from cavalcade.errors import Stopped, UserError
 from cavalcade.experiment import Experiment, Settings
+from cavalcade.optimiser import Optimiser
 from cavalcade.updates import Alone
 from cavalcade.updates.allreduce import ByAllReduce, Meeting, Reduced
-from cavalcade.updates.descent import slices
+from cavalcade.updates.descent import Descent, fresh, slices
 from cavalcade.updates.gloo import AHEAD, GlooSeats
 from cavalcade.updates.hogwild import LockFree, SharedParams, Unlocked
 from cavalcade.updates.parameter_server import SNAPSHOT_EVERY, ByServers, Judge, Pushed, Shard
@@ -30,6 +31,7 @@ CASES = {
     "prioritised dqn": ("dqn", {**DQN, "priority_exponent": 0.6}, 2),
     "a2c": ("a2c", ON_POLICY, 1),
     "ppo": ("ppo", PPO, 6),
+    "ppo penalty": ("ppo", {**PPO, "surrogate": "penalty", "kl_rule": "heess"}, 6),
 }
 ENOUGH = 60  # updates: beyond those after which torch records, and not yet judged
 
@@ -140,6 +142,26 @@ def test_servers_with_one_learner_make_the_updates_it_would_make_alone(case, bac
     if "target" in learner.state:
         assert not np.array_equal(learner.kept()["state"]["target"], params(parts.learner()))
     assert updates.counted() == {"dropped_outlying": 0.0}
+
+
+@pytest.mark.parametrize("backend", ["torch", "jax", "numpy"])
+@pytest.mark.parametrize("name", ["adagrad", "centred-rmsprop"])
+def test_a_slice_and_shared_arrays_descend_as_a_learner_does(name, backend):
+    """As servers and hogwild use it, with the arrays left where they are."""
+    library, settings = backends.load(backend), Optimiser(name, 0.1, 0.01, 0.9)
+    start = np.random.default_rng(0).standard_normal(100).astype(np.float32)
+    gradients = np.random.default_rng(1).standard_normal((5, 100)).astype(np.float32)
+    optimiser, vector = library.optimiser(settings), library.vector(start)
+    state = optimiser.init(vector)
+    arrays = [fresh(library, settings, start[part]) for part in slices(100, 2)]
+    descents = [Descent(library, settings, part) for part in arrays]
+    for gradient in gradients:
+        vector, state = optimiser.update(library.vector(gradient), state, vector)
+        for descent, part in zip(descents, slices(100, 2)):
+            descent.apply(gradient[part])
+    found = np.concatenate([part["params"] for part in arrays])
+    np.testing.assert_allclose(found, library.to_numpy(vector), rtol=1e-6, atol=1e-6)
+    assert np.abs(found - start).max() > 0.1
 
 
 def test_a_server_computes_with_jax_too():
@@ -362,7 +384,7 @@ def test_parts_of_a_batch_give_the_gradient_of_all_of_it(case, backend, count):
 
 
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
-@pytest.mark.parametrize("case", ["dqn", "a2c", "ppo"])
+@pytest.mark.parametrize("case", ["dqn", "a2c", "ppo penalty"])
 def test_learners_that_update_together_stay_equal(case, backend):
     parts = parts_of(case, backend)
     meeting, learners, updates = replicas(parts, 3)

@@ -25,7 +25,7 @@ class A2C(ActorCritic):
     learning_rate: float = 7e-4
     normalise_advantages: bool = False
     queue_batches: int = 1  # that may wait for the learner; with more than one the policy may have moved since
-    log_epsilon: float = 0.0  # inside the logarithm of the policy, where it has moved (GA3C: 1e-6)
+    log_epsilon: float = 0.0  # inside logarithms of the policy, where it has moved (GA3C: 1e-6)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -37,7 +37,9 @@ class A2C(ActorCritic):
     def updates(self, steps: int, environments: int) -> int:
         return steps // (self.unroll * environments)
 
-    def loss(self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree) -> tuple[Any, dict]:
+    def loss(
+        self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree, coefficients: Tree
+    ) -> tuple[Any, dict]:
         outputs, values, step = evaluated(xp, forward, samples)
         reward, valid = self.rewards(xp, step["reward"]), step["valid"]
         advantage = gae(xp, reward, step["discount"], values, valid, self.gae_lambda)
@@ -54,6 +56,6 @@ class A2C(ActorCritic):
             log_prob = xp.log(xp.exp(log_prob) + self.log_epsilon)
         policy_loss = -mean(log_prob * advantage)
         value_loss = 0.5 * mean(xp.square(goal - values[:-1]))
-        entropy = mean(policy.entropy())
+        entropy = mean(policy.entropy(self.log_epsilon))
         loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
         return loss, {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.algorithm import Clock, Forward
+from cavalcade.algorithm import Adaptation, Clock, Forward
 from cavalcade.errors import require_at_least
 from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.model import Model, build
@@ -86,6 +86,9 @@ class ActorCritic:
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
         return np.arange(items)[None]  # one update from the whole draw
+
+    def adaptation(self) -> Adaptation | None:
+        return None
 
     def rewards(self, xp: Any, reward: Any) -> Any:
         return xp.clip(reward, -1.0, 1.0) if self.clip_rewards else reward

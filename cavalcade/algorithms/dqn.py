@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.algorithm import Clock, Forward
+from cavalcade.algorithm import Adaptation, Clock, Forward
 from cavalcade.errors import UserError, require_at_least
 from cavalcade.experience import SMALLEST_PRIORITY, Experience, NStep, Replay
 from cavalcade.model import Model, build
@@ -137,7 +137,12 @@ class DQN:
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
         return np.arange(items).reshape(self.updates_per_draw, -1)  # drawn at random already
 
-    def loss(self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree) -> tuple[Any, dict]:
+    def adaptation(self) -> Adaptation | None:
+        return None
+
+    def loss(
+        self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree, coefficients: Tree
+    ) -> tuple[Any, dict]:
         q_tm1 = forward(samples["obs"])["q"]  # [B, A]
         q_t = xp.no_gradient(target, samples["next_obs"])["q"]
         chooser = xp.no_gradient(forward, samples["next_obs"])["q"] if self.double else q_t

@@ -56,7 +56,9 @@ class Impala(ActorCritic):
     def updates(self, steps: int, environments: int) -> int:
         return int(steps / (self.unroll * self.batch * (1.0 - self.replay_share)))
 
-    def loss(self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree) -> tuple[Any, dict]:
+    def loss(
+        self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree, coefficients: Tree
+    ) -> tuple[Any, dict]:
         outputs, values, step = evaluated(xp, forward, samples)
         reward, valid = self.rewards(xp, step["reward"]), step["valid"]
         policy = policy_of(xp, spec, outputs["policy"][:-1], step["obs"])

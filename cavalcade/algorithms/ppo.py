@@ -1,7 +1,11 @@
-"""PPO with the clipped surrogate (Schulman 2017), feed-forward or recurrent.
+"""PPO (Schulman 2017), feed-forward or recurrent: several epochs of minibatches over each batch of unrolls, bound to
+the policy that made them by a clipped surrogate or by a penalty, advantages A by GAE (Schulman 2016).
 
-    ratio = pi(a|s) / pi_old(a|s),    loss = -min(ratio A, clip(ratio, 1 - clip, 1 + clip) A) + value and entropy terms,
-several epochs of minibatches over each batch of unrolls, advantages A by GAE (Schulman 2016).
+    ratio = pi(a|s) / pi_old(a|s),    clip:     loss = -min(ratio A, clip(ratio, 1 - clip, 1 + clip) A)
+                                      penalty:  loss = -ratio A + coefficient KL(pi_old || pi)
+plus value and entropy terms. The KL is exact, from the distributions that actors stored. After each draw the
+coefficient changes by the KL of its last epoch (`ops/penalty.py`): the mean over that epoch's minibatches, each before
+its own step, and over all learners that update together.
 """
 
 from dataclasses import dataclass
@@ -9,10 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.algorithm import Forward
+from cavalcade.algorithm import DRAW, Adaptation, Forward
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised, time_major
-from cavalcade.errors import UserError, require_at_least
-from cavalcade.ops.losses import ppo_clip
+from cavalcade.errors import UserError, require_at_least, require_one_of
+from cavalcade.ops.losses import ppo_clip, unbounded_surrogate
+from cavalcade.ops.penalty import KL_RULES, adapted, kl_penalty
 from cavalcade.ops.returns import gae
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree, map
@@ -22,11 +27,17 @@ from cavalcade.tree import Tree, map
 class PPO(ActorCritic):
     epochs: int = 4
     minibatches_per_epoch: int = 4
+    surrogate: str = "clip"  # what bounds the policy's move: clip, penalty
     clip: float = 0.2
+    kl_rule: str = "ppo"  # how the penalty's coefficient changes: ppo, rllib, heess
+    kl_target: float = 0.01  # of the penalty, for each draw
 
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, epochs=1, minibatches_per_epoch=1, clip=0)
+        require_one_of(self, surrogate=("clip", "penalty"), kl_rule=KL_RULES)
+        if not self.kl_target > 0:
+            raise UserError(f"--kl-target is {self.kl_target}; it has to be above 0.")
 
     def updates(self, steps: int, environments: int) -> int:
         return steps // (self.unroll * environments) * self.epochs * self.minibatches_per_epoch
@@ -42,6 +53,8 @@ class PPO(ActorCritic):
             "advantage": advantage,
             "goal": advantage + values[:-1],
         }
+        if self.surrogate == "penalty":
+            samples["behaviour"] = step["behaviour"]
         if self.memory:  # whole columns, with the carry before them
             samples["first"] = step["first"]
             return {**map(lambda leaf: xp.swapaxes(leaf, 0, 1), samples), "carry": items["carry"]}
@@ -59,7 +72,31 @@ class PPO(ActorCritic):
         epochs = [rng.permutation(samples)[:used].reshape(-1, size) for _ in range(self.epochs)]
         return np.concatenate(epochs)
 
-    def loss(self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree) -> tuple[Any, dict]:
+    def adaptation(self) -> Adaptation | None:
+        if self.surrogate == "clip":
+            return None
+        initial = {"kl_coefficient": KL_RULES[self.kl_rule].initial, DRAW: {"made": 0.0, "kl": 0.0, "going": 1.0}}
+        return Adaptation(initial, ("kl",), self._adapt)
+
+    def _adapt(self, xp: Any, coefficients: Tree, metrics: dict) -> Tree:
+        """`made`: updates of this draw; `kl`: mean over the epoch so far; `going`: 0 once the policy is too far."""
+        rule, so_far, size = KL_RULES[self.kl_rule], coefficients[DRAW], self.minibatches_per_epoch
+        made = so_far["made"] + 1.0
+        kl = xp.where(so_far["made"] % size == 0, 0.0, so_far["kl"]) + metrics["kl"] / size
+        going, over = so_far["going"], made == size * self.epochs
+        if rule.end:
+            far = xp.logical_and(made % size == 0, kl > rule.end * self.kl_target)
+            going = xp.where(over, 1.0, xp.where(far, 0.0, going))
+        coefficient = coefficients["kl_coefficient"]
+        changed = adapted(xp, rule, coefficient, kl, self.kl_target)
+        return {
+            "kl_coefficient": xp.where(over, changed, coefficient),
+            DRAW: {"made": xp.where(over, 0.0, made), "kl": kl, "going": going},
+        }
+
+    def loss(
+        self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree, coefficients: Tree
+    ) -> tuple[Any, dict]:
         carry, first = None, None
         if self.memory:
             samples, carry = time_major(xp, samples)
@@ -75,10 +112,22 @@ class PPO(ActorCritic):
             advantage = standardised(xp, advantage, mean)
         policy = policy_of(xp, spec, outputs["policy"], samples["obs"])
         log_ratio = (policy.log_prob(samples["action"]) - samples["log_prob"]) * valid  # rows that are no step: 0
-        policy_loss = mean(ppo_clip(xp, log_ratio, advantage, self.clip))
         value_loss = 0.5 * mean(xp.square(outputs["value"][..., 0] - samples["goal"]))
         entropy = mean(policy.entropy())
-        loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
-        drift = xp.clip(xp.stop_gradient(log_ratio), None, 20.0)  # a larger ratio says no more, and overflows
-        kl = mean(xp.expm1(drift) - drift)  # Schulman's low-variance estimate
-        return loss, {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "kl": kl}
+        metrics = {"value_loss": value_loss, "entropy": entropy}
+        if self.surrogate == "clip":
+            policy_loss = mean(ppo_clip(xp, log_ratio, advantage, self.clip))
+            drift = xp.clip(xp.stop_gradient(log_ratio), None, 20.0)  # a larger ratio says no more, and overflows
+            metrics["kl"] = mean(xp.expm1(drift) - drift)  # Schulman's low-variance estimate
+            loss = policy_loss - self.entropy_cost * entropy
+        else:
+            rule, coefficient = KL_RULES[self.kl_rule], coefficients["kl_coefficient"]
+            kl = mean(policy_of(xp, spec, samples["behaviour"], samples["obs"]).kl(policy))
+            penalty = kl_penalty(xp, rule, coefficient, kl, self.kl_target)
+            policy_loss = mean(unbounded_surrogate(xp, log_ratio, advantage)) + penalty
+            metrics |= {"kl": kl, "kl_coefficient": coefficient}
+            loss = policy_loss - self.entropy_cost * entropy
+            if rule.end:  # the value goes on learning
+                loss = loss * coefficients[DRAW]["going"]
+        loss = loss + self.value_cost * value_loss
+        return loss, {"loss": loss, "policy_loss": policy_loss, **metrics}

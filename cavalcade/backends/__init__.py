@@ -59,6 +59,10 @@ class Backend(Protocol):
         Gives the state and the stacked rows. `step` is arithmetic on arrays and may be compiled or recorded alone.
         """
 
+    def record(self, function: Callable) -> Callable:
+        """The same `function(state, samples, index) -> array`, which is arithmetic on arrays and changes nothing but
+        the state's arrays in place; it may be compiled or recorded."""
+
     def compile(self, function: Callable) -> Callable: ...
 
     def load(self, current: Tree, arrays: Tree) -> Tree:

@@ -91,6 +91,9 @@ class JaxBackend:
         few = len(indices) if len(indices) <= 4 else 1  # a loop costs more than it saves for a few small updates
         return jax.lax.scan(body, state, indices, unroll=few)
 
+    def record(self, function: Callable) -> Callable:
+        return jax.jit(function)
+
     def compile(self, function: Callable) -> Callable:
         return jax.jit(function)
 
@@ -119,6 +122,8 @@ class JaxOptimiser:
         self.library = {
             "adam": lambda: optax.adam(rate, eps=s.epsilon),
             "rmsprop": lambda: optax.rmsprop(rate, decay=s.decay, eps=s.epsilon, eps_in_sqrt=False),
+            "centred-rmsprop": lambda: optax.chain(_centred(s.decay, s.epsilon), optax.scale_by_learning_rate(rate)),
+            "adagrad": lambda: optax.chain(_adagrad(s.epsilon), optax.scale_by_learning_rate(rate)),
             "sgd": lambda: optax.sgd(rate),
         }[s.name]()
         self.structure: Any = None
@@ -132,6 +137,31 @@ class JaxOptimiser:
         moves, library_state = self.library.update(gradient, library_state, vector)
         leaves = jax.tree.leaves(library_state)
         return optax.apply_updates(vector, moves), {str(i): leaf for i, leaf in enumerate(leaves)}
+
+
+def _adagrad(epsilon: float) -> optax.GradientTransformation:
+    """optax's has epsilon inside the root and begins at 0.1."""
+
+    def update(gradient: Any, square: Any, params: Any = None) -> tuple[Any, Any]:
+        square = square + gradient * gradient
+        return gradient / (jnp.sqrt(square) + epsilon), square
+
+    return optax.GradientTransformation(jnp.zeros_like, update)
+
+
+def _centred(decay: float, epsilon: float) -> optax.GradientTransformation:
+    """optax's takes the root of what rounding may have taken below zero."""
+
+    def init(vector: Any) -> dict:
+        return {"mean": jnp.zeros_like(vector), "square": jnp.zeros_like(vector)}
+
+    def update(gradient: Any, state: Any, params: Any = None) -> tuple[Any, Any]:
+        mean = decay * state["mean"] + (1.0 - decay) * gradient
+        square = decay * state["square"] + (1.0 - decay) * gradient * gradient
+        variance = jnp.maximum(square - mean * mean, 0.0)
+        return gradient / jnp.sqrt(variance + epsilon), {"mean": mean, "square": square}
+
+    return optax.GradientTransformation(init, update)
 
 
 PLATFORMS = {"cuda": "gpu", "cpu": "cpu"}  # their names in jax

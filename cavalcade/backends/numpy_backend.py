@@ -11,7 +11,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.backends import STANDARD
-from cavalcade.optimiser import Optimiser
+from cavalcade.optimiser import STATISTICS, Optimiser
 
 
 def _namespace(np_like: Any) -> SimpleNamespace:
@@ -176,6 +176,9 @@ class NumpyBackend:
             rows.append(row)
         return state, np.stack(rows)
 
+    def record(self, function: Callable) -> Callable:
+        return function
+
     def compile(self, function: Callable) -> Callable:
         return function
 
@@ -193,13 +196,13 @@ class NumpyBackend:
 
 
 class NumpyOptimiser:
-    """Adam (Kingma 2015), RMSProp and SGD with the arithmetic of torch.optim, on one vector."""
+    """Adam (Kingma 2015), RMSProp, AdaGrad and SGD with the arithmetic of torch.optim, on one vector."""
 
     def __init__(self, settings: Optimiser):
         self.settings = settings
 
     def init(self, vector: np.ndarray) -> dict:
-        kept = {"adam": ("mean", "square"), "rmsprop": ("square",), "sgd": ()}[self.settings.name]
+        kept = STATISTICS[self.settings.name]
         return {"count": np.zeros((), np.int64), **{name: np.zeros_like(vector) for name in kept}}
 
     def update(self, gradient: np.ndarray, state: dict, vector: np.ndarray) -> tuple[np.ndarray, dict]:
@@ -213,6 +216,16 @@ class NumpyOptimiser:
             kept = {"mean": mean, "square": square}
         elif s.name == "rmsprop":
             square = s.decay * state["square"] + (1.0 - s.decay) * gradient * gradient
+            move = gradient / (np.sqrt(square) + s.epsilon)
+            kept = {"square": square}
+        elif s.name == "centred-rmsprop":
+            mean = s.decay * state["mean"] + (1.0 - s.decay) * gradient
+            square = s.decay * state["square"] + (1.0 - s.decay) * gradient * gradient
+            variance = np.maximum(square - mean * mean, 0.0)  # rounding may take it below
+            move = gradient / np.sqrt(variance + s.epsilon)
+            kept = {"mean": mean, "square": square}
+        elif s.name == "adagrad":
+            square = state["square"] + gradient * gradient
             move = gradient / (np.sqrt(square) + s.epsilon)
             kept = {"square": square}
         else:

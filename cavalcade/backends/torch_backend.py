@@ -21,7 +21,7 @@ from torch.optim.sgd import sgd
 
 from cavalcade import tree
 from cavalcade.backends import STANDARD
-from cavalcade.optimiser import Optimiser
+from cavalcade.optimiser import STATISTICS, Optimiser
 
 
 def _scan(step: Callable, carry: Any, xs: tuple, reverse: bool = False) -> tuple[Any, Any]:
@@ -78,7 +78,7 @@ class TorchBackend:
     def __init__(self, device: torch.device) -> None:
         self.xp, self.device = _namespace(device), device
         self.copying = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self.recorded: Recorded | None = None
+        self.stepping: tuple[Callable, Recorded] | None = None  # what updates are made of
 
     def vector(self, array: np.ndarray) -> torch.Tensor:
         return torch.tensor(array, dtype=torch.float32, device=self.device)
@@ -108,13 +108,16 @@ class TorchBackend:
     def scan_updates(
         self, step: Callable, advance: Callable, state: dict, samples: tree.Tree, indices: torch.Tensor
     ) -> tuple[dict, torch.Tensor]:
-        if self.recorded is None or self.recorded.step != step:
-            self.recorded = Recorded(step)
+        if self.stepping is None or self.stepping[0] != step:
+            self.stepping = (step, Recorded(lambda *given: step(*given)[1]))
         rows = []
         for index in torch.unbind(indices):
-            rows.append(self.recorded(state, samples, index))
+            rows.append(self.stepping[1](state, samples, index))
             state = advance(state)
         return state, torch.stack(rows)
+
+    def record(self, function: Callable) -> Callable:
+        return torch.no_grad()(Recorded(function))
 
     def compile(self, function: Callable) -> Callable:
         return torch.no_grad()(function)
@@ -160,23 +163,23 @@ class TorchBackend:
 
 
 class Recorded:
-    """An update without the cost of calling it: recorded once, then replayed by torch's own interpreter.
+    """An update or a gradient without the cost of calling it: recorded once, then replayed by torch's own interpreter.
 
     Eager torch spends three quarters of a small update in Python and in building its graph. After a warm-up the whole
     update (draw, loss, gradient, clipping, optimiser) is recorded as one list of operations (make_fx) and replayed
-    (torch.jit): the same kernels on the same numbers in the same order, hence the same bits. Parameters and optimiser
-    state change in place. What cannot be recorded goes on eagerly.
+    (torch.jit): the same kernels on the same numbers in the same order, hence the same bits. Parameters, optimiser
+    state and coefficients change in place. What cannot be recorded goes on eagerly.
     """
 
     WARM_UP = 40  # updates of a run before recording, which costs a second; a resumed run counts on
 
-    def __init__(self, step: Callable):
-        self.step = step
+    def __init__(self, function: Callable):
+        self.function = function
         self.programs: dict[Any, Callable | None] = {}
 
     def __call__(self, state: dict, samples: tree.Tree, index: torch.Tensor) -> torch.Tensor:
         if state["updates"] < self.WARM_UP or not state["params"].is_cpu:  # elsewhere kernels cost more
-            return self.step(state, samples, index)[1]
+            return self.function(state, samples, index)
         given = {"state": {**state, "updates": {}}, "samples": samples, "index": index}
         flat = tree.leaves(given)
         shapes = tuple(leaf.shape for leaf in flat)
@@ -184,14 +187,14 @@ class Recorded:
             self.programs[shapes] = self._record(given, flat)
         program = self.programs[shapes]
         if program is None:
-            return self.step(state, samples, index)[1]
+            return self.function(state, samples, index)
         with torch.jit.optimized_execution(False):  # its optimiser joins matrix products, and the last bits differ
             return program(*flat)
 
     def _record(self, given: dict, flat: list[torch.Tensor]) -> Callable | None:
         def run(*leaves: torch.Tensor) -> torch.Tensor:
             same = tree.rebuild(given, iter(leaves))
-            return self.step(same["state"], same["samples"], same["index"])[1]
+            return self.function(same["state"], same["samples"], same["index"])
 
         try:
             from torch.fx.experimental.proxy_tensor import make_fx
@@ -216,7 +219,7 @@ class TorchOptimiser:
         self.settings = settings
 
     def init(self, vector: torch.Tensor) -> dict:
-        kept = {"adam": ("mean", "square"), "rmsprop": ("square",), "sgd": ()}[self.settings.name]
+        kept = STATISTICS[self.settings.name]
         return {"count": torch.zeros(()), **{name: torch.zeros_like(vector) for name in kept}}
 
     def update(self, gradient: torch.Tensor, state: dict, vector: torch.Tensor) -> tuple[torch.Tensor, dict]:
@@ -234,6 +237,16 @@ class TorchOptimiser:
         elif s.name == "rmsprop":
             shared |= {"eps": s.epsilon, "alpha": s.decay, "momentum": 0.0, "centered": False}
             rmsprop([move], [gradient], [state["square"]], [], [], [count], foreach=False, **shared)
+        elif s.name == "adagrad":  # torch.optim's asks for the number of the step, which cannot be recorded
+            state["square"].addcmul_(gradient, gradient)
+            move.addcdiv_(gradient, state["square"].sqrt().add_(s.epsilon), value=-1.0)
+            count += 1
+        elif s.name == "centred-rmsprop":
+            mean = state["mean"].mul_(s.decay).add_(gradient, alpha=1.0 - s.decay)
+            square = state["square"].mul_(s.decay).addcmul_(gradient, gradient, value=1.0 - s.decay)
+            variance = torch.clamp(square - mean * mean, min=0.0)  # rounding may take it below
+            move.addcdiv_(gradient, variance.add_(s.epsilon).sqrt_(), value=-1.0)
+            count += 1
         else:
             shared |= {"momentum": 0.0, "dampening": 0.0, "nesterov": False}
             sgd([move], [gradient], [None], foreach=False, **shared)

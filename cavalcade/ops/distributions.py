@@ -29,7 +29,8 @@ class Distribution(Protocol):
 
     def log_prob(self, action: Any) -> Any: ...
 
-    def entropy(self) -> Any: ...
+    def entropy(self, epsilon: float = 0.0) -> Any:
+        """`epsilon`: beside a probability inside its logarithm; a density's entropy takes no notice of it."""
 
     def kl(self, other: Any) -> Any:
         """KL(self || other) against a distribution of the same class."""
@@ -62,8 +63,9 @@ class Categorical:
     def log_prob(self, action: Any) -> Any:
         return self.xp.pick(self.log_probs, action)
 
-    def entropy(self) -> Any:
-        return -self.xp.sum(self.probs * self.log_probs, axis=-1)
+    def entropy(self, epsilon: float = 0.0) -> Any:
+        logs = self.xp.log(self.probs + epsilon) if epsilon else self.log_probs
+        return -self.xp.sum(self.probs * logs, axis=-1)
 
     def kl(self, other: "Categorical") -> Any:
         """Both under one mask. An action legal here and illegal in `other` makes it huge instead of inf."""
@@ -101,8 +103,8 @@ class MultiCategorical:
         flat = self.xp.reshape(action, (*self.leading, len(self.parts)))
         return sum(part.log_prob(flat[..., i]) for i, part in enumerate(self.parts))
 
-    def entropy(self) -> Any:
-        return sum(part.entropy() for part in self.parts)
+    def entropy(self, epsilon: float = 0.0) -> Any:
+        return sum(part.entropy(epsilon) for part in self.parts)
 
     def kl(self, other: "MultiCategorical") -> Any:
         return sum(mine.kl(its) for mine, its in zip(self.parts, other.parts))
@@ -141,7 +143,7 @@ class Gaussian:
         score = (xp.reshape(action, self.mean.shape) - self.mean) * xp.exp(-self.log_std)  # [..., D]
         return -xp.sum(0.5 * score * score + self.log_std, axis=-1) - self.size * _HALF_LOG_TAU
 
-    def entropy(self) -> Any:
+    def entropy(self, epsilon: float = 0.0) -> Any:
         return self.xp.sum(self.log_std, axis=-1) + self.size * (0.5 + _HALF_LOG_TAU)
 
     def kl(self, other: "Gaussian") -> Any:

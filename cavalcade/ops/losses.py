@@ -33,6 +33,11 @@ def importance_weights(xp: Any, probability: Any, size: Any, beta: Any) -> Any:
     return weight / xp.max(weight)
 
 
+def unbounded_surrogate(xp: Any, log_ratio: Any, advantage: Any) -> Any:
+    """The surrogate of each sample without a bound, negated so that it is minimised; a penalty has to bound it."""
+    return -xp.exp(xp.clip(log_ratio, None, _LARGEST_LOG_RATIO)) * advantage
+
+
 def ppo_clip(xp: Any, log_ratio: Any, advantage: Any, clip: float) -> Any:
     """The clipped surrogate of each sample, negated so that it is minimised (Schulman 2017).
 

@@ -160,7 +160,8 @@ class ByAllReduce:
 
 
 class Reduced:
-    """A learner's updates, made with those of others. Normalisers are averaged with the gradients."""
+    """A learner's updates, made with those of others. Normalisers are averaged with the gradients, and so are the
+    metrics that coefficients change by: all see one mean and change them alike, at the same rounds."""
 
     def __init__(self, learner: Learner, name: str, meeting: Any, summed: bool = False):
         """`summed`: the loss is a sum over its batch, and so has to be the gradient."""
@@ -174,15 +175,19 @@ class Reduced:
             yield from self._agree()
         for samples, index in learner.minibatches(items):
             gradient, metrics = learner.gradients(samples, index)
-            seat.post(np.concatenate([gradient, learner.moments()]))
+            read = learner.read(metrics)
+            moments, numbers = learner.moments(), np.array(list(read.values()), np.float32)
+            seat.post(np.concatenate([gradient, moments, numbers]))
+            ends = [len(gradient), len(gradient) + len(moments)]
             yield True
             more = True
             while more:
                 while (got := seat.take()) is None:
                     yield False
                 mean, more = got
-                norm = learner.apply(self.scale * mean[: len(gradient)])["gradient_norm"]
-                learner.take_moments(mean[len(gradient) :])
+                gradient, moments, numbers = np.split(mean, ends)
+                norm = learner.apply(self.scale * gradient, dict(zip(read, numbers)))["gradient_norm"]
+                learner.take_moments(moments)
                 if more:
                     seat.post(None)
                     yield True
@@ -206,5 +211,6 @@ class Reduced:
 
 
 def contribution(learner: Learner) -> int:
-    """Numbers that a learner brings to a round: its gradient and its normalisers."""
-    return learner.layout.size + len(learner.moments())
+    """Numbers that a learner brings to a round: its gradient, its normalisers, and what coefficients change by."""
+    read = learner.adaptation.reads if learner.adaptation else ()
+    return learner.layout.size + len(learner.moments()) + len(read)

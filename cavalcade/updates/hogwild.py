@@ -106,6 +106,7 @@ class LockFree:
             self.descent.apply(gradient)
             self.arrays["version"][0] += 1  # as unguarded as the rest
             self._fetch()
+            self.learner.adapt(metrics)
             means.add(metrics)
         return means.given()
 

@@ -120,6 +120,7 @@ class Pushed:
             gradient, norm = learner.clipped(gradient)
             outlying = self.judge.outlying(metrics["loss"], norm)
             yield from self._exchange(None if outlying else gradient)
+            learner.adapt(metrics)  # its own, by what it sees itself
             means.add({**metrics, "gradient_norm": norm})
         return means.given()
 

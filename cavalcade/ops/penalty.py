@@ -1,0 +1,43 @@
+"""A penalty on the divergence of policies, and the three published rules that change its coefficient.
+
+coefficient * raised    where KL > above * target,
+coefficient * lowered   where KL < below * target,        KL = mean of KL(pi_old || pi) at the end of a draw.
+"""
+
+from typing import Any, NamedTuple
+
+# where a paper names no bounds: a coefficient that had become 0 or inf in float32 could not come back
+_LEAST, _MOST = 1e-6, 1e6
+
+
+class KLRule(NamedTuple):
+    initial: float
+    above: float
+    raised: float
+    below: float
+    lowered: float
+    smallest: float = _LEAST
+    largest: float = _MOST
+    hinge: float = 0.0  # times max(0, KL - 2 target)^2, beside the penalty
+    end: float = 0.0  # an epoch whose KL is above `end` targets is the policy's last of the draw; 0 goes on
+
+
+KL_RULES = {
+    "ppo": KLRule(1.0, 1.5, 2.0, 1.0 / 1.5, 0.5),  # Schulman 2017, section 4
+    "rllib": KLRule(0.2, 2.0, 1.5, 0.5, 0.5),  # rllib/policy/torch_mixins.py, KLCoeffMixin
+    # Heess 2017 gives the form; the constants are those of pat-coady's trpo/policy.py
+    "heess": KLRule(1.0, 2.0, 1.5, 0.5, 1.0 / 1.5, 1.0 / 35.0, 35.0, hinge=50.0, end=4.0),
+}
+
+
+def adapted(xp: Any, rule: KLRule, coefficient: Any, kl: Any, target: float) -> Any:
+    """The coefficient for the next draw."""
+    low, high = coefficient * rule.lowered, coefficient * rule.raised
+    moved = xp.where(kl > rule.above * target, high, xp.where(kl < rule.below * target, low, coefficient))
+    return xp.clip(moved, rule.smallest, rule.largest)
+
+
+def kl_penalty(xp: Any, rule: KLRule, coefficient: Any, kl: Any, target: float) -> Any:
+    """What a mean KL adds to a loss."""
+    penalty = coefficient * kl
+    return penalty + rule.hinge * xp.square(xp.clip(kl - 2.0 * target, 0.0, None)) if rule.hinge else penalty
