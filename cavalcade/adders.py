@@ -11,19 +11,23 @@ from typing import Any, Protocol
 import numpy as np
 
 from cavalcade import tree
+from cavalcade.envs.vector import Step
 from cavalcade.experience import SMALLEST_PRIORITY, Episode, NStep, Unroll
 from cavalcade.specs import EnvSpec
-from cavalcade.stream import Stream
+from cavalcade.stream import Stream, joined
 from cavalcade.table import Items, RowSpec, Signature, Table
 from cavalcade.tree import Tree
 
 CHEAP = 1024  # bytes per step that may be set aside for the shortest episodes
+AT_ONCE = 32  # steps of small rows that are written together, at most
+SMALL = 1024  # bytes of a row; larger ones are written at every step, because to keep them is another copy
 
 
 class Adder(Protocol):
     stream: Stream
     steps: int  # environment steps since the last unroll was begun
     left_out: int  # transitions that found no room
+    unwritten: int  # steps of which the rows are still to be taken
 
     def add(
         self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
@@ -61,10 +65,19 @@ def rows_needed(
     else:
         horizon, most = item.length + 1, (item.length + 1) * rows.stack
         usual = getattr(item, "period", 0) or item.length
-    under_way = environments * (horizon + patience + rows.stack + 2) * (1 + rows.stack)
+    # of those that are written together, as many are being gathered, were just written, and wait to be released
+    together = 3 * (steps_at_once(item, rows) - 1)
+    under_way = environments * (horizon + patience + rows.stack + 2 + together) * (1 + rows.stack)
     if drawn_once or most * rows.bytes <= CHEAP * usual:
         return size * most + under_way
     return size * usual * 33 // 32 + under_way
+
+
+def steps_at_once(item: NStep | Unroll | Episode, rows: RowSpec) -> int:
+    """How many steps may be gathered before their rows are written."""
+    if not isinstance(item, Unroll) or rows.bytes > SMALL:
+        return 1
+    return min(item.period or item.length, AT_ONCE)
 
 
 def make(item: NStep | Unroll | Episode, sink: Table, count: int, writer: int = 0, patience: int = 0) -> Adder:
@@ -85,7 +98,7 @@ class NStepAdder:
     def __init__(self, item: NStep, sink: Table, count: int, writer: int = 0):
         self.item, self.count, self.clock = item, count, 0
         self.stream = Stream(sink, count, writer, item.n + 1)
-        self.steps, self.left_out = 0, 0  # an item is finished at every step, and there is always room
+        self.steps, self.left_out, self.unwritten = 0, 0, 0  # an item is finished at every step, and there is always room
         action = sink.signature.own["action"]
         self.start = np.zeros((item.n, count), np.int32)
         self.action = np.zeros((item.n, count, *action.shape), action.dtype)
@@ -161,7 +174,7 @@ class JudgingAdder(NStepAdder):
 
     def _items(self, which: Any, end: np.ndarray) -> Items:
         items = super()._items(which, end)
-        environment = which[1] if isinstance(which, tuple) else self.stream.everyone
+        environment = which[1] if isinstance(which, tuple) else np.arange(self.count)
         self.waiting = {"rows": items.rows, "environment": environment, "taken": self.taken[which].copy(), **items.own}
         return items
 
@@ -185,12 +198,12 @@ class JudgingAdder(NStepAdder):
         self.waiting = {name: np.copy(values) for name, values in state["waiting"].items()}
 
 
-def _done(item: Unroll | Episode, action: np.ndarray, extras: Tree, step: Any) -> dict:
+def _done(item: Unroll | Episode, action: np.ndarray, extras: Tree, reward: np.ndarray, terminated: np.ndarray) -> dict:
     """The second part of the rows that were acted on."""
-    discount = np.full(len(step.reward), item.discount, np.float32)
-    discount[step.terminated] = 0.0
-    valid = np.ones(len(discount), np.float32)
-    return {"action": action, "reward": step.reward, "discount": discount, "valid": valid, **extras}
+    discount = np.full(len(reward), item.discount, np.float32)
+    discount[terminated] = 0.0
+    valid = np.ones(len(reward), np.float32)
+    return {"action": action, "reward": reward, "discount": discount, "valid": valid, **extras}
 
 
 class Window:
@@ -203,15 +216,18 @@ class Window:
         self.steps = 0
 
     def add(self, start: np.ndarray, end: np.ndarray, valid: np.ndarray, cut_short: np.ndarray) -> int:
-        """Gives how many transitions found no room."""
-        self.steps += 1
-        written = valid & (self.cursor < self.length)
-        which = np.flatnonzero(written)
-        at = self.cursor[which]
-        self.slots[at, which] = start[which]
-        self.slots[at + 1, which] = end[which]
-        self.cursor += written
-        self.cursor += cut_short & written  # the final observation keeps its row; no transition starts there
+        """Steps [T, N]; gives how many transitions found no room."""
+        self.steps += len(start)
+        moves = valid.astype(np.int64)
+        moves += cut_short  # the final observation keeps its row; no transition starts there
+        after = np.cumsum(moves, 0)
+        after += self.cursor
+        at = after - moves
+        written = valid & (at < self.length)
+        which, at = np.nonzero(written)[1], at[written]
+        self.slots[at + 1, which] = end[written]  # before the rows where steps start: they may begin another episode
+        self.slots[at, which] = start[written]
+        self.cursor = after[-1]
         return int(np.count_nonzero(valid)) - len(which)
 
 
@@ -220,14 +236,21 @@ class UnrollAdder:
 
     Row t+1 of a column holds the true successor of row t. A column can be shorter than the unroll (an environment
     spent a step on its reset) or would be longer (truncations took rows): the rest is blank, or left out and counted.
+    Steps are gathered, and their rows written together.
     """
 
     def __init__(self, item: Unroll, sink: Table, count: int, writer: int = 0):
         self.item, self.count, self.left_out, self.steps = item, count, 0, 0
         self.period = item.period or item.length
         self.stream = Stream(sink, count, writer, item.length + 1)
+        self.at_once = steps_at_once(item, sink.signature.rows)
         self.with_carry = "carry" in sink.signature.own
         self.windows: list[Window] = []
+        self.gathered: list[tuple[np.ndarray, Tree, Any]] = []  # actions, extras, and what came of them
+
+    @property
+    def unwritten(self) -> int:
+        return len(self.gathered)
 
     def add(
         self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
@@ -235,25 +258,45 @@ class UnrollAdder:
         if self.steps == 0:
             before = tree.map(np.copy, carry) if self.with_carry else {}
             self.windows.append(Window(self.item.length, self.count, before))
+        self.stream.begin(obs)
+        self.stream.verify(obs, step)
+        self.gathered.append((action, extras, step))
         self.steps = (self.steps + 1) % self.period
-        start, end = self.stream.advance(obs, _done(self.item, action, extras, step), step)
-        cut_short = step.truncated & ~step.terminated & step.valid
+        count = len(self.gathered)
+        finished = self.windows[0].steps + count == self.item.length
+        if finished or count == self.at_once or self.steps == 0:  # all in the same windows
+            self._write()
+        if not finished:
+            return None
+        window = self.windows.pop(0)
+        rows = np.ascontiguousarray(window.slots.T)  # [N, T + 1]
+        return Items(rows, {"carry": window.carry} if self.with_carry else {})
+
+    def _write(self) -> None:
+        actions, extras, steps = zip(*self.gathered)
+        self.gathered = []
+        reward, terminated, truncated, valid = (
+            joined([getattr(step, name) for step in steps]) for name in ("reward", "terminated", "truncated", "valid")
+        )
+        done = _done(self.item, joined(actions), joined(extras), reward, terminated)
+        start, end = self.stream.advance_all(done, steps)
+        cut_short = (truncated & ~terminated & valid).reshape(start.shape)
         if np.count_nonzero(cut_short):
             self.stream.blank(end[cut_short])
         for window in self.windows:
-            self.left_out += window.add(start, end, step.valid, cut_short)
-        if self.windows[0].steps < self.item.length:
-            return None
-        finished = self.windows.pop(0)
-        rows = np.ascontiguousarray(finished.slots.T)  # [N, T + 1]
-        return Items(rows, {"carry": finished.carry} if self.with_carry else {})
+            self.left_out += window.add(start, end, valid.reshape(start.shape), cut_short)
 
     def state(self) -> dict:
         windows = {
             str(number): {"slots": w.slots.copy(), "cursor": w.cursor.copy(), "steps": w.steps, "carry": w.carry}
             for number, w in enumerate(self.windows)
         }
-        return {"windows": windows, "steps": self.steps, "left_out": self.left_out, "stream": self.stream.state()}
+        gathered = {
+            str(number): {"action": action, "extras": extras, "step": {**step._asdict(), "episodes": []}}
+            for number, (action, extras, step) in enumerate(self.gathered)
+        }
+        kept = {"windows": windows, "gathered": gathered, "steps": self.steps, "left_out": self.left_out}
+        return {**kept, "stream": self.stream.state()}
 
     def restore(self, state: dict) -> None:
         self.stream.restore(state["stream"])
@@ -263,13 +306,16 @@ class UnrollAdder:
             window = Window(self.item.length, self.count, tree.map(np.copy, kept["carry"]))
             window.slots[:], window.cursor[:], window.steps = kept["slots"], kept["cursor"], kept["steps"]
             self.windows.append(window)
+        self.gathered = [
+            (kept["action"], kept["extras"], Step(**kept["step"])) for kept in state["gathered"].values()
+        ]
 
 
 class EpisodeAdder:
     """Whole episodes, each an item; one that is longer than an item can be goes on in the next."""
 
     def __init__(self, item: Episode, sink: Table, count: int, writer: int = 0):
-        self.item, self.count, self.steps, self.left_out = item, count, 0, 0
+        self.item, self.count, self.steps, self.left_out, self.unwritten = item, count, 0, 0, 0
         self.stream = Stream(sink, count, writer, item.length + 1)
         self.with_carry = "carry" in sink.signature.own
         self.slots = np.zeros((count, item.length + 1), np.int32)
@@ -281,7 +327,7 @@ class EpisodeAdder:
     ) -> Items | None:
         if self.with_carry:
             self._remember(carry)
-        start, end = self.stream.advance(obs, _done(self.item, action, extras, step), step)
+        start, end = self.stream.advance(obs, _done(self.item, action, extras, step.reward, step.terminated), step)
         which = np.flatnonzero(step.valid)
         self.slots[which, self.cursor[which]] = start[which]
         self.cursor[which] += 1

@@ -31,9 +31,10 @@ DONE = ("obs", "first", "action", "extras", "carry")  # what a seat is told of a
 class Portion:
     """A seat's part of a sink that several write to: room that one was promised is not promised to another."""
 
-    def __init__(self, sink: Any, book: Any, environments: Callable[[], int]):
-        """`book.promised`: items for which room was promised to all. `environments`: of all seats."""
-        self.sink, self.book, self.environments = sink, book, environments
+    def __init__(self, sink: Any, book: Any, steps: Callable[[], int]):
+        """`book.promised`: items for which room was promised to all. `steps`: of all seats, of which rows are to be
+        taken."""
+        self.sink, self.book, self.steps = sink, book, steps
         self.signature, self.rows, self.take_rows = sink.signature, sink.rows, sink.take_rows
         self.drawn_once = sink.reserving if hasattr(sink, "reserving") else sink.max_times_sampled == 1
         self.promised = 0  # of these, to this seat
@@ -51,9 +52,9 @@ class Portion:
         self.promised += count
         self.book.promised += count
 
-    def ready(self, environments: int) -> bool:
-        """Rows are taken when a step is recorded, and others may come first."""
-        return self.sink.ready(self.environments())
+    def ready(self, steps: int) -> bool:
+        """Rows are taken after a step was recorded, and others may come first."""
+        return self.sink.ready(self.steps())
 
     def insert(self, items: Any, version: int, priority: np.ndarray | None) -> bool:
         if not self.sink.insert(items, version, priority):
@@ -159,7 +160,7 @@ class CentralActor:
 
     def _welcome(self, made: Any) -> Any:
         desk = self.exchange.desks[-1]
-        portion = Portion(self.sink, self.sink if self.beside_table else self, lambda: self.envs * len(self.guests))
+        portion = Portion(self.sink, self.sink if self.beside_table else self, self._unwritten)
         number = int(desk.name.rpartition("/")[2])
         guest = Guest(desk, Seat(self.experience, self.policy.model, portion, self.envs, number), portion)
         self.guests.append(guest)
@@ -167,6 +168,10 @@ class CentralActor:
             guest.restore(self.kept.pop(desk.name))
             guest.seat.begin_again()
         return made
+
+    def _unwritten(self) -> int:
+        """Steps of which rows may have to be taken after the next answers."""
+        return self.envs * sum(1 + guest.seat.adder.unwritten for guest in self.guests)
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
