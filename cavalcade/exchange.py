@@ -101,8 +101,13 @@ class Desk:
         return self.places.asked.rung()
 
     @property
+    def answered(self) -> int:
+        """The number of the last request that waits no more: it was answered, or its client has died."""
+        return self.places.answered.rung()
+
+    @property
     def waiting(self) -> bool:
-        return self.places.asked.rung() > self.places.answered.rung()
+        return self.number > self.answered
 
     def answer(self, reply: Tree) -> None:
         _fill(self.places.reply, reply)
