@@ -6,6 +6,7 @@ takes a row (or a place) of its own, marked as no transition, so that the value 
 `discount` is zero at a true end only. Items are references to rows that the stream has written.
 """
 
+from collections.abc import Sequence
 from typing import Any, Protocol
 
 import numpy as np
@@ -14,7 +15,7 @@ from cavalcade import tree
 from cavalcade.envs.vector import Step
 from cavalcade.experience import SMALLEST_PRIORITY, Episode, NStep, Unroll
 from cavalcade.specs import EnvSpec
-from cavalcade.stream import Stream, joined
+from cavalcade.stream import Stream
 from cavalcade.table import Items, RowSpec, Signature, Table
 from cavalcade.tree import Tree
 
@@ -213,13 +214,20 @@ class Window:
         self.length, self.carry = length, carry
         self.slots = np.zeros((length + 1, count), np.int32)
         self.cursor = np.zeros(count, np.int64)
-        self.steps = 0
+        self.steps, self.even = 0, True  # every step so far has moved every column on by one
 
-    def add(self, start: np.ndarray, end: np.ndarray, valid: np.ndarray, cut_short: np.ndarray) -> int:
+    def add(self, start: np.ndarray, end: np.ndarray, valid: np.ndarray, cut_short: np.ndarray | None) -> int:
         """Steps [T, N]; gives how many transitions found no room."""
-        self.steps += len(start)
+        self.even = self.even and cut_short is None and np.count_nonzero(valid) == valid.size
+        before, self.steps = self.steps, self.steps + len(start)
+        if self.even:
+            self.slots[before : self.steps] = start
+            self.slots[self.steps] = end[-1]
+            self.cursor[:] = self.steps
+            return 0
         moves = valid.astype(np.int64)
-        moves += cut_short  # the final observation keeps its row; no transition starts there
+        if cut_short is not None:
+            moves += cut_short  # the final observation keeps its row; no transition starts there
         after = np.cumsum(moves, 0)
         after += self.cursor
         at = after - moves
@@ -227,7 +235,7 @@ class Window:
         which, at = np.nonzero(written)[1], at[written]
         self.slots[at + 1, which] = end[written]  # before the rows where steps start: they may begin another episode
         self.slots[at, which] = start[written]
-        self.cursor = after[-1]
+        self.cursor[:] = after[-1]
         return int(np.count_nonzero(valid)) - len(which)
 
 
@@ -274,17 +282,17 @@ class UnrollAdder:
 
     def _write(self) -> None:
         actions, extras, steps = zip(*self.gathered)
-        self.gathered = []
-        reward, terminated, truncated, valid = (
-            joined([getattr(step, name) for step in steps]) for name in ("reward", "terminated", "truncated", "valid")
-        )
-        done = _done(self.item, joined(actions), joined(extras), reward, terminated)
-        start, end = self.stream.advance_all(done, steps)
-        cut_short = (truncated & ~terminated & valid).reshape(start.shape)
-        if np.count_nonzero(cut_short):
-            self.stream.blank(end[cut_short])
+        self.gathered, shape = [], (len(steps), self.count)
+        step = _joined_steps(steps)
+        done = _done(self.item, _joined(actions), _joined(extras), step.reward, step.terminated)
+        start, end = self.stream.advance_all(len(steps), done, step)
+        cut_short = None
+        if np.count_nonzero(step.truncated):
+            cut_short = (step.truncated & ~step.terminated & step.valid).reshape(shape)
+            if np.count_nonzero(cut_short):
+                self.stream.blank(end[cut_short])
         for window in self.windows:
-            self.left_out += window.add(start, end, valid.reshape(start.shape), cut_short)
+            self.left_out += window.add(start, end, step.valid.reshape(shape), cut_short)
 
     def state(self) -> dict:
         windows = {
@@ -305,6 +313,7 @@ class UnrollAdder:
         for kept in state["windows"].values():
             window = Window(self.item.length, self.count, tree.map(np.copy, kept["carry"]))
             window.slots[:], window.cursor[:], window.steps = kept["slots"], kept["cursor"], kept["steps"]
+            window.even = bool((window.cursor == window.steps).all())
             self.windows.append(window)
         self.gathered = [
             (kept["action"], kept["extras"], Step(**kept["step"])) for kept in state["gathered"].values()
@@ -355,3 +364,21 @@ class EpisodeAdder:
         self.stream.restore(state["stream"])
         self.slots[:], self.cursor[:] = state["slots"], state["cursor"]
         self.carry = tree.map(np.copy, state["carry"])
+
+
+def _joined(parts: Sequence[Tree]) -> Tree:
+    """[N, ...] of each step as one [T * N, ...]."""
+    if len(parts) == 1:
+        return parts[0]
+    if isinstance(parts[0], dict):
+        return {key: _joined([part[key] for part in parts]) for key in parts[0]}
+    return np.concatenate(parts)
+
+
+def _joined_steps(steps: Sequence[Any]) -> Any:
+    if len(steps) == 1:
+        return steps[0]
+    after, reward, terminated, truncated, valid, observation, first, _ = zip(*steps)
+    small = [np.concatenate(parts) for parts in (reward, terminated, truncated, valid)]
+    obs, first = _joined(after), np.concatenate(first)
+    return Step(obs, *small, _joined(observation) if np.count_nonzero(first) else obs, first, [])

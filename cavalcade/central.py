@@ -16,7 +16,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.acting import Seat
-from cavalcade.env_worker import STEP, blank_request
+from cavalcade.env_worker import ENDED, FLAGS, RUN, STEPPED, blank_request
 from cavalcade.envs.vector import Step
 from cavalcade.exchange import Client, Desk, Exchange, ServedDesk
 from cavalcade.experience import Experience
@@ -25,6 +25,7 @@ from cavalcade.stopwatch import Stopwatch
 from cavalcade.tree import Tree
 
 COMPILED_FOR_A_SHAPE = ("jax",)  # backends that take seconds for every new batch size
+FIRST = FLAGS.index("first")
 DONE = ("obs", "first", "action", "extras", "carry")  # what a seat is told of a step
 
 
@@ -68,23 +69,26 @@ class Heard:
 
     def __init__(self, guests: list["Guest"], envs: int):
         self.guests, requests = guests, [guest.desk.request for guest in guests]
-        self.obs, self.first, self.noise, self.reward, self.terminated, self.truncated, self.valid = (
-            _joined([request[name] for request in requests]) for name in ("obs", "first", "noise", *STEP)
+        self.obs, self.noise, self.reward = (
+            _joined([request[name] for request in requests]) for name in ("obs", "noise", "reward")
         )
+        self.flags = np.concatenate([request["flags"] for request in requests], axis=1)
+        self.first = self.flags[FIRST]
         self.next_observation = self.obs
-        if any(request["ended"] for request in requests):
-            after = [request["next_observation" if request["ended"] else "obs"] for request in requests]
-            self.next_observation = _joined(after)
         for number, guest in enumerate(guests):
             guest.asked, guest.mine = self, slice(number * envs, (number + 1) * envs)
+            guest.about = requests[number]["about"].tolist()
+        if any(guest.about[ENDED] for guest in guests):
+            names = ("next_observation" if guest.about[ENDED] else "obs" for guest in guests)
+            self.next_observation = _joined([request[name] for request, name in zip(requests, names)])
 
     def step(self, mine: slice) -> Step:
         """What came of a guest's last step."""
         obs = after = _part(self.obs, mine)
         if self.next_observation is not self.obs:
             after = _part(self.next_observation, mine)
-        flags = self.reward[mine], self.terminated[mine], self.truncated[mine], self.valid[mine]
-        return Step(after, *flags, obs, self.first[mine], [])
+        terminated, truncated, valid, first = self.flags[:, mine]
+        return Step(after, self.reward[mine], terminated, truncated, valid, obs, first, [])
 
 
 class Guest:
@@ -96,6 +100,7 @@ class Guest:
         self.heard, self.since = 0, 0.0  # the number of the last request that was looked at, and when
         self.asked: Heard | None = None  # that request, with others
         self.mine = slice(0)  # its part of them
+        self.about = [0, 0, 0]  # RUN, STEPPED and ENDED
         self.turn = 0  # among the answers of the service, that of the last one
 
     @property
@@ -111,13 +116,13 @@ class Guest:
 
     def hear(self, now: float) -> None:
         """What came of the last step is recorded once."""
-        seat, request = self.seat, self.desk.request
+        seat = self.seat
         self.heard, self.since = self.desk.number, now
         assert self.asked is not None
-        if request["stepped"] and seat.under_way and self.run == request["run"]:
+        if self.about[STEPPED] and seat.under_way and self.run == self.about[RUN]:
             seat.record(self.asked.step(self.mine))
         else:
-            self.run = int(request["run"])
+            self.run = self.about[RUN]
             seat.begin_again()
 
     def state(self) -> dict:
@@ -248,8 +253,9 @@ class CentralActor:
         for guest, mine in zip(guests, parts):  # whoever waits is answered first
             guest.desk.answer({"action": action[mine]})
         for guest, mine in zip(guests, parts):
-            own = _part(extras, mine), _part(carry, mine)
-            guest.seat.acted(_part(obs, mine), first[mine], action[mine], *own, policy.version)
+            after = _part(carry, mine) if carry else carry
+            own = _part(extras, mine) if extras else extras
+            guest.seat.acted(_part(obs, mine), first[mine], action[mine], own, after, policy.version)
             self.turns += 1
             guest.turn = self.turns
         self.batches += 1

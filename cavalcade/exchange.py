@@ -243,7 +243,7 @@ class RemoteClient:
         return self
 
     def send(self, request: Tree) -> None:
-        self.on_way = self.call(map(np.copy, request))
+        self.on_way = self.call(map(np.array, request))
 
     def take(self) -> Tree | None:
         return self.on_way.get() if self.on_way.ready() else None

@@ -42,34 +42,31 @@ class Stream:
         [N] each; 0 where there was no transition."""
         self.begin(obs)
         self.verify(obs, step)
-        start, end = self.advance_all(done, [step])
+        start, end = self.advance_all(1, done, step)
         return start[0], end[0]
 
-    def advance_all(self, done: dict, steps: list) -> tuple[np.ndarray, np.ndarray]:
-        """The same for many steps, [T, N] each; `done` is [T * N, ...]."""
+    def advance_all(self, steps: int, done: dict, step: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The same for many steps, [T, N] each; what was done and what came of it is [T * N, ...]."""
         assert self.here is not None
         while self.held and self.steps - self.held[0][0] >= self.horizon:
             self.rows.release(self.held.popleft()[1])
-        shape = (len(steps), self.count)
-        self.steps += len(steps)
-        valid = joined([step.valid for step in steps]).reshape(shape)
-        first = joined([step.first for step in steps]).reshape(shape)
-        obs = joined([step.next_observation for step in steps])
+        shape = (steps, self.count)
+        self.steps += steps
+        valid, first, obs = step.valid.reshape(shape), step.first.reshape(shape), step.next_observation
         all_valid, some_first = np.count_nonzero(valid) == valid.size, np.count_nonzero(first) > 0
         origin, begun = self._origins(valid, first if some_first else None)
         if all_valid:
             after = self._write(obs, origin.reshape(-1, 3))
             end = after.reshape(shape)
         else:
-            obs, done = (tree.take(leaves, valid.reshape(-1)) for leaves in (obs, done))
+            obs, done = (tree.take(leaves, step.valid) for leaves in (obs, done))
             after, end = self._write(obs, origin[valid]), np.zeros(shape, np.int32)
             end[valid] = after
         here = end
         if some_first:
-            new = joined([tree.take(step.observation, step.first) for step in steps if np.count_nonzero(step.first)])
             here = end.copy()
-            here[first] = self._write_first(new, begun, self.steps)
-        start = np.concatenate([self.here[None], here[:-1]]) if len(steps) > 1 else self.here[None]
+            here[first] = self._write_first(tree.take(step.observation, step.first), begun, self.steps)
+        start = np.concatenate([self.here[None], here[:-1]]) if steps > 1 else self.here[None]
         self.here = here[-1]
         acted = start.reshape(-1) if all_valid else start[valid]
         if self.stack > 1:
@@ -159,12 +156,3 @@ class Stream:
         """Go on with new episodes: rows that finished items still wait to refer to are held a little longer."""
         self.restore(state)
         self.here = None
-
-
-def joined(parts: list[Tree]) -> Tree:
-    """[N, ...] of each step as one [T * N, ...]."""
-    if len(parts) == 1:
-        return parts[0]
-    if isinstance(parts[0], dict):
-        return {key: joined([part[key] for part in parts]) for key in parts[0]}
-    return np.concatenate(parts)
