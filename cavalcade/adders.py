@@ -99,7 +99,11 @@ class NStepAdder:
     def __init__(self, item: NStep, sink: Table, count: int, writer: int = 0):
         self.item, self.count, self.clock = item, count, 0
         self.stream = Stream(sink, count, writer, item.n + 1)
-        self.steps, self.left_out, self.unwritten = 0, 0, 0  # an item is finished at every step, and there is always room
+        self.steps, self.left_out, self.unwritten = (
+            0,
+            0,
+            0,
+        )  # an item is finished at every step, and there is always room
         action = sink.signature.own["action"]
         self.start = np.zeros((item.n, count), np.int32)
         self.action = np.zeros((item.n, count, *action.shape), action.dtype)
@@ -315,9 +319,7 @@ class UnrollAdder:
             window.slots[:], window.cursor[:], window.steps = kept["slots"], kept["cursor"], kept["steps"]
             window.even = bool((window.cursor == window.steps).all())
             self.windows.append(window)
-        self.gathered = [
-            (kept["action"], kept["extras"], Step(**kept["step"])) for kept in state["gathered"].values()
-        ]
+        self.gathered = [(kept["action"], kept["extras"], Step(**kept["step"])) for kept in state["gathered"].values()]
 
 
 class EpisodeAdder:
