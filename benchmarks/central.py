@@ -8,8 +8,8 @@
 Prints `name value unit` for each figure and `name_share value x` for each comparison, and from which batch the service
 does half of what the forward pass alone does. The service does all that it does in a run: it joins requests, acts,
 answers, writes rows and inserts unrolls. `service` counts all of its own processor time, with clients that ask again at
-once; `processes` is a whole program by the clock, with workers in processes of their own whose environments cost next to
-nothing, on however many cores there are. Of both, `acting` leaves out rows and inserts, which an actor beside its
+once; `processes` is a whole program by the clock, with workers in processes of their own whose environments cost next
+to nothing, on however many cores there are. Of both, `acting` leaves out rows and inserts, which an actor beside its
 environments has to write as well: it is the way from requests to replies.
 """
 
