@@ -1,18 +1,20 @@
-"""Central acting as a share of the bare forward pass: what a service with two workers of eight environments answers in
-a second, against `policy.act` alone on batches of sixteen.
+"""Central acting as a share of the bare forward pass: what a service with two workers answers in a second, against
+`policy.act` alone on prepared batches of the same size, for several sizes.
 
     python benchmarks/central.py            both networks
     python benchmarks/central.py mlp        one of them
     python benchmarks/central.py --repeats 7
 
-Prints `name value unit` for each figure and `name_share value x` for each comparison. The service does all that it does
-in a run: it joins requests, acts, answers, writes rows and inserts unrolls. `service` counts all of its own time, with
-workers that answer at once; `processes` is a whole program by the clock, with workers in processes of their own whose
-environments cost next to nothing, on however many cores there are. Of both, `acting` leaves out rows and inserts, which
-an actor beside its environments has to write as well: it is the way from requests to replies.
+Prints `name value unit` for each figure and `name_share value x` for each comparison, and from which batch the service
+does half of what the forward pass alone does. The service does all that it does in a run: it joins requests, acts,
+answers, writes rows and inserts unrolls. `service` counts all of its own processor time, with clients that ask again at
+once; `processes` is a whole program by the clock, with workers in processes of their own whose environments cost next
+to nothing, on however many cores there are. Of both, `acting` leaves out rows and inserts, which an actor beside its
+environments has to write as well: it is the way from requests to replies.
 """
 
 import argparse
+import math
 import statistics
 import time
 
@@ -21,12 +23,13 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from cavalcade.central import CentralActor
-from cavalcade.env_worker import EnvWorker
+from cavalcade.env_worker import FLAGS, EnvWorker
 from cavalcade.experiment import Experiment, Settings
 from cavalcade.program import Placement, Program
 from cavalcade.runtimes.processes import Processes
+from cavalcade.stopwatch import Stopwatch
 
-WORKERS, ENVS, UNROLL = 2, 8, 20
+WORKERS, UNROLL = 2, 20
 SECONDS = 1.0  # of each measurement
 
 
@@ -56,9 +59,9 @@ def cnn(num_envs: int) -> Still:
     return Still(num_envs, gym.spaces.Box(0, 255, (4, 84, 84), np.uint8), 6)
 
 
-NETWORKS = {  # environment, backend, settings
-    "mlp": (mlp, "numpy", {"hidden": (64, 64)}),
-    "cnn": (cnn, "torch", {"convolution": "nature"}),
+NETWORKS = {  # environment, backend, settings, batches: environments of all workers
+    "mlp": (mlp, "numpy", {"hidden": (64, 64)}, (16, 64, 128, 256, 1024)),
+    "cnn": (cnn, "torch", {"convolution": "nature"}, (16, 64)),
 }
 
 
@@ -75,64 +78,93 @@ class Drain:
         return self.table.sample(self.batch) is not None
 
 
-def parts(network: str, runtime: str):
-    environment, backend, more = NETWORKS[network]
-    settings = Settings(backend=backend, actors=WORKERS, envs=ENVS, runtime=runtime, evaluations=0, threads=1)
-    return Experiment.create("impala", environment, settings, {"unroll": UNROLL, **more}).parts
+class Echo:
+    """In the place of a worker: asks again as soon as it is answered."""
+
+    def __init__(self, central: CentralActor, number: int, envs: int):
+        self.desk, self.envs, self.answers = central.desk(f"actor/{number}"), envs, 0
+        self._send({"first": True}, (0, False, False))
+
+    def _send(self, flags: dict[str, bool], about: tuple) -> None:
+        rows = [[flags.get(name, False)] * self.envs for name in FLAGS]
+        self.desk.send({"flags": rows, "about": about})
+
+    def step(self) -> None:
+        if self.desk.take() is None:
+            return
+        self.answers += 1
+        if self.answers == 1:
+            self._send({"valid": True}, (0, True, False))
+        else:
+            self.desk.send({})  # the same as before
 
 
-def bare(network: str) -> float:
-    """Environment steps a second of the forward pass alone."""
-    x = parts(network, "inprocess")
-    policy, count, rng = x.policy(), WORKERS * ENVS, np.random.default_rng(0)
-    noise = x.algorithm.noise(x.spec, rng, count, (0, 0, 1))
-    obs, first = x.spec.zeros(count), np.zeros(count, np.bool_)
-    done, end = 0, time.perf_counter() + SECONDS
-    began = time.perf_counter()
-    while time.perf_counter() < end:
-        policy.act(obs, {}, first, noise)
-        done += count
-    return done / (time.perf_counter() - began)
+class ProcessorTime(Stopwatch):
+    def start(self) -> None:
+        self.last = time.thread_time()
+
+    def lap(self, role: str) -> None:
+        now = time.thread_time()
+        self.seconds[role] = self.seconds.get(role, 0.0) + now - self.last
+        self.last = now
 
 
-def service(network: str) -> tuple[float, float]:
-    """The same of a service, by all of its own time and by what it books as acting."""
-    x = parts(network, "inprocess")
-    table = x.table()
+def parts(network: str, batch: int, runtime: str):
+    environment, backend, more, _ = NETWORKS[network]
+    settings = Settings(
+        backend=backend, actors=WORKERS, envs=batch // WORKERS, runtime=runtime, evaluations=0, threads=1
+    )
+    return Experiment.create("impala", environment, settings, {"unroll": UNROLL, "batch": batch, **more}).parts
+
+
+def service(network: str, batch: int) -> tuple[float, float, float]:
+    """Environment steps a second of the forward pass alone, of a service, and of what it books as acting: medians over
+    whole unrolls, the forward pass and the service in turn, so that both meet the same neighbours."""
+    x = parts(network, batch, "inprocess")
+    envs, table = batch // WORKERS, x.table()
     learner = Drain(table, x.experience.batch)
-    central = CentralActor(x.policy, x.experience, table, learner, ENVS)
-    workers = [EnvWorker(x.environments, x.algorithm, x.spec, central, 0, i, WORKERS) for i in range(WORKERS)]
-    spent, end = 0.0, time.perf_counter() + 2 * SECONDS
-    while time.perf_counter() < end:
-        began = time.perf_counter()
-        central.step()
-        spent += time.perf_counter() - began
-        for worker in workers:
-            worker.step()
-        learner.step()
-    done = sum(worker.steps for worker in workers)
-    acting = central.report()["seconds"]["acting"]
-    for worker in workers:
-        worker.close()
+    central = CentralActor(x.policy, x.experience, table, learner, envs)
+    central.watch = watch = ProcessorTime()
+    clients = [Echo(central, number, envs) for number in range(WORKERS)]
+    policy, noise = x.policy(), x.algorithm.noise(x.spec, np.random.default_rng(0), batch, (0, 0, 1))
+    obs, first = x.spec.zeros(batch), np.zeros(batch, np.bool_)
+    spent: list[tuple[float, float, float]] = []
+    end = time.perf_counter() + 2 * SECONDS
+    while time.perf_counter() < end or len(spent) < 5:
+        seconds, batches = 0.0, central.batches
+        watch.seconds = {}
+        while central.batches < batches + UNROLL:
+            began = time.thread_time()
+            central.step()
+            seconds += time.thread_time() - began
+            for client in clients:
+                client.step()
+            learner.step()
+        policy.act(obs, {}, first, noise)  # the caches are its own again
+        began = time.thread_time()
+        for _ in range(UNROLL):
+            policy.act(obs, {}, first, noise)
+        spent.append((time.thread_time() - began, seconds, watch.seconds["acting"]))
     central.close()
     table.close()
-    return done / spent, done / acting
+    alone, whole, acting = (batch * UNROLL / statistics.median(column) for column in zip(*spent))
+    return alone, whole, acting
 
 
-def processes(network: str) -> tuple[float, float]:
+def processes(network: str, batch: int) -> tuple[float, float]:
     """The same of a whole program: by the clock, and by what the service books as acting."""
-    x = parts(network, "process")
+    x = parts(network, batch, "process")
     program = Program("central")
     with program.group("learner"):
         table = program.add("table", x.table)
         drain = program.add("learner", Drain, table, x.experience.batch)
-        central = program.add("central", CentralActor, x.policy, x.experience, table, drain, ENVS)
+        central = program.add("central", CentralActor, x.policy, x.experience, table, drain, x.envs)
     for i in range(WORKERS):
         numbers = {"seed": 0, "actor": i, "actors": WORKERS, "placement": Placement(restart="alone")}
         program.add("actor", EnvWorker, x.environments, x.algorithm, x.spec, central, **numbers)
     running = Processes(program)
     try:
-        while running.steps("actor") < 2_000:
+        while running.steps("actor") < 20 * batch:
             running.round()
         running.reports()
         before, began = running.steps("actor"), time.perf_counter()
@@ -150,17 +182,31 @@ def main() -> None:
     parser.add_argument("network", nargs="?", choices=NETWORKS, help="only this one")
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
-    names = ("service", "service_acting", "processes", "processes_acting")
+    names = ("bare", "service", "service_acting", "processes", "processes_acting")
     for network in [given.network] if given.network else NETWORKS:
-        found: dict[str, list[float]] = {name: [] for name in ("bare", *names)}
-        for _ in range(given.repeats):
-            for name, value in zip(found, (bare(network), *service(network), *processes(network))):
-                found[name].append(value)
-        medians = {name: statistics.median(values) for name, values in found.items()}
-        for name, value in medians.items():
-            print(f"central_{network}_{name} {value:.4g} steps/s", flush=True)
-        for name in names:
-            print(f"central_{network}_{name}_share {medians[name] / medians['bare']:.2f} x", flush=True)
+        shares = {}
+        for batch in NETWORKS[network][-1]:
+            runs = [(*service(network, batch), *processes(network, batch)) for _ in range(given.repeats)]
+            medians = dict(zip(names, map(statistics.median, zip(*runs))))
+            for name, value in medians.items():
+                print(f"central_{network}_{batch}_{name} {value:.4g} steps/s", flush=True)
+            for name in names[1:]:
+                print(f"central_{network}_{batch}_{name}_share {medians[name] / medians['bare']:.2f} x", flush=True)
+            shares[batch] = medians["service"] / medians["bare"]
+        print(f"central_{network}_half_at {half_at(shares)}", flush=True)
+
+
+def half_at(shares: dict[int, float]) -> str:
+    """From which batch the service does half of the forward pass alone, between two that were measured."""
+    smaller: tuple[int, float] | None = None
+    for batch, share in shares.items():
+        if share >= 0.5:
+            if smaller is None:
+                return f"{batch} environments or fewer"
+            part = (0.5 - smaller[1]) / (share - smaller[1])
+            return f"{math.exp(math.log(smaller[0]) + part * math.log(batch / smaller[0])):.0f} environments"
+        smaller = batch, share
+    return f"more than {max(shares)} environments"
 
 
 if __name__ == "__main__":

@@ -47,7 +47,7 @@ class Seat:
         if self.due and not self._send():
             return False
         room = not (self.in_unrolls and self.starting) or self.sink.can_insert(self.count)
-        return room and self.sink.ready(self.count)
+        return room and self.sink.ready(self.count * (1 + self.adder.unwritten))
 
     @property
     def starting(self) -> bool:

@@ -16,7 +16,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.acting import Seat
-from cavalcade.env_worker import STEP, blank_request
+from cavalcade.env_worker import ENDED, FLAGS, RUN, STEPPED, blank_request
 from cavalcade.envs.vector import Step
 from cavalcade.exchange import Client, Desk, Exchange, ServedDesk
 from cavalcade.experience import Experience
@@ -25,15 +25,17 @@ from cavalcade.stopwatch import Stopwatch
 from cavalcade.tree import Tree
 
 COMPILED_FOR_A_SHAPE = ("jax",)  # backends that take seconds for every new batch size
+FIRST = FLAGS.index("first")
 DONE = ("obs", "first", "action", "extras", "carry")  # what a seat is told of a step
 
 
 class Portion:
     """A seat's part of a sink that several write to: room that one was promised is not promised to another."""
 
-    def __init__(self, sink: Any, book: Any, environments: Callable[[], int]):
-        """`book.promised`: items for which room was promised to all. `environments`: of all seats."""
-        self.sink, self.book, self.environments = sink, book, environments
+    def __init__(self, sink: Any, book: Any, steps: Callable[[], int]):
+        """`book.promised`: items for which room was promised to all. `steps`: of all seats, of which rows are to be
+        taken."""
+        self.sink, self.book, self.steps = sink, book, steps
         self.signature, self.rows, self.take_rows = sink.signature, sink.rows, sink.take_rows
         self.drawn_once = sink.reserving if hasattr(sink, "reserving") else sink.max_times_sampled == 1
         self.promised = 0  # of these, to this seat
@@ -51,9 +53,9 @@ class Portion:
         self.promised += count
         self.book.promised += count
 
-    def ready(self, environments: int) -> bool:
-        """Rows are taken when a step is recorded, and others may come first."""
-        return self.sink.ready(self.environments())
+    def ready(self, steps: int) -> bool:
+        """Rows are taken after a step was recorded, and others may come first. A table beside us has always some."""
+        return self.sink is self.book or self.sink.ready(self.steps())
 
     def insert(self, items: Any, version: int, priority: np.ndarray | None) -> bool:
         if not self.sink.insert(items, version, priority):
@@ -62,38 +64,66 @@ class Portion:
         return True
 
 
+class Heard:
+    """Requests that came together, as one batch. It is a copy: a worker's next request overwrites the last."""
+
+    def __init__(self, guests: list["Guest"], envs: int):
+        self.guests, requests = guests, [guest.desk.request for guest in guests]
+        self.obs, self.noise, self.reward = (
+            _joined([request[name] for request in requests]) for name in ("obs", "noise", "reward")
+        )
+        self.flags = np.concatenate([request["flags"] for request in requests], axis=1)
+        self.first = self.flags[FIRST]
+        self.next_observation = self.obs
+        for number, guest in enumerate(guests):
+            guest.asked, guest.mine = self, slice(number * envs, (number + 1) * envs)
+            guest.about = requests[number]["about"].tolist()
+        if any(guest.about[ENDED] for guest in guests):
+            names = ("next_observation" if guest.about[ENDED] else "obs" for guest in guests)
+            self.next_observation = _joined([request[name] for request, name in zip(requests, names)])
+
+    def step(self, mine: slice) -> Step:
+        """What came of a guest's last step."""
+        obs = after = _part(self.obs, mine)
+        if self.next_observation is not self.obs:
+            after = _part(self.next_observation, mine)
+        terminated, truncated, valid, first = self.flags[:, mine]
+        return Step(after, self.reward[mine], terminated, truncated, valid, obs, first, [])
+
+
 class Guest:
     """A worker, seen from the service: where it asks, and its seat."""
 
     def __init__(self, desk: Desk, seat: Seat, portion: Portion):
         self.desk, self.seat, self.portion = desk, seat, portion
         self.run = -1  # which of the worker's lives
-        self.heard, self.since = 0, 0.0  # the last request that was looked at, and when
+        self.heard, self.since = 0, 0.0  # the number of the last request that was looked at, and when
+        self.asked: Heard | None = None  # that request, with others
+        self.mine = slice(0)  # its part of them
+        self.about = [0, 0, 0]  # RUN, STEPPED and ENDED
         self.turn = 0  # among the answers of the service, that of the last one
 
     @property
     def waiting(self) -> bool:
-        return self.desk.waiting and self.heard == self.desk.number
+        """For an answer to a request that was heard; who has died waits no more."""
+        return self.desk.answered < self.heard
 
-    def hear(self, now: float) -> bool:
-        """Look at a new request, if there is one: what came of the last step is recorded once."""
-        desk, seat = self.desk, self.seat
-        if not desk.waiting or self.heard == desk.number:
-            return False
-        self.heard, self.since = desk.number, now
-        request = desk.request
-        if request["stepped"] and seat.under_way and self.run == request["run"]:
-            seat.record(self._step(request))
+    @property
+    def asks(self) -> bool:
+        """For the first time."""
+        number = self.desk.number
+        return number != self.heard and number > self.desk.answered
+
+    def hear(self, now: float) -> None:
+        """What came of the last step is recorded once."""
+        seat = self.seat
+        self.heard, self.since = self.desk.number, now
+        assert self.asked is not None
+        if self.about[STEPPED] and seat.under_way and self.run == self.about[RUN]:
+            seat.record(self.asked.step(self.mine))
         else:
-            self.run = int(request["run"])
+            self.run = self.about[RUN]
             seat.begin_again()
-        return True
-
-    def _step(self, request: Tree) -> Step:
-        """Observations are written to the table at once; the small arrays may be kept by an adder."""
-        came = {name: request[name].copy() for name in (*STEP, "first")}
-        after = request["next_observation"] if request["ended"] else request["obs"]
-        return Step(next_observation=after, observation=request["obs"], episodes=[], **came)
 
     def state(self) -> dict:
         under_way = dict(zip(DONE, self.seat.under_way)) if self.seat.under_way else {}
@@ -159,7 +189,7 @@ class CentralActor:
 
     def _welcome(self, made: Any) -> Any:
         desk = self.exchange.desks[-1]
-        portion = Portion(self.sink, self.sink if self.beside_table else self, lambda: self.envs * len(self.guests))
+        portion = Portion(self.sink, self.sink if self.beside_table else self, self._unwritten)
         number = int(desk.name.rpartition("/")[2])
         guest = Guest(desk, Seat(self.experience, self.policy.model, portion, self.envs, number), portion)
         self.guests.append(guest)
@@ -167,6 +197,10 @@ class CentralActor:
             guest.restore(self.kept.pop(desk.name))
             guest.seat.begin_again()
         return made
+
+    def _unwritten(self) -> int:
+        """Steps of which rows may have to be taken after the next answers."""
+        return self.envs * sum(1 + guest.seat.adder.unwritten for guest in self.guests)
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -179,11 +213,15 @@ class CentralActor:
         moved = bool(chosen) or any(not guest.seat.due for guest in held)
         if chosen:
             self._act(chosen)
-        now = time.monotonic()
-        heard = [guest for guest in self.guests if guest.hear(now)]
-        if heard or moved:
+        asking = [guest for guest in self.guests if guest.asks]
+        if asking:
+            Heard(asking, self.envs)
+            now = time.monotonic()
+            for guest in asking:
+                guest.hear(now)
+        if asking or moved:
             self.watch.lap("storing")
-        return moved or bool(heard)
+        return moved or bool(asking)
 
     def _chosen(self) -> list[Guest]:
         """Whom to answer together, who waits longest first; nobody as long as more of them may still ask in time."""
@@ -204,26 +242,34 @@ class CentralActor:
             if newer := self.source.latest(policy.version):
                 policy.load(newer[1], newer[2], newer[0])
             self.watch.lap("pulling")
-        requests = [guest.desk.request for guest in guests]
-        obs, first, noise = (_joined([request[name] for request in requests]) for name in ("obs", "first", "noise"))
+        guests, obs, first, noise = self._together(guests)
         carry = _joined([guest.seat.carry for guest in guests]) if guests[0].seat.carry else {}
         given = {"obs": obs, "carry": carry, "first": first, "noise": noise}
         if self.padded:
             size = self.envs * _power_of_two(len(guests))
             given = tree.map(lambda leaf: _padded(leaf, size), given)
         action, extras, carry = policy.act(**given)
-        for number, guest in enumerate(guests):  # whoever waits is answered first
-            guest.desk.answer({"action": action[number * self.envs : (number + 1) * self.envs]})
-        for number, guest in enumerate(guests):
-            mine = slice(number * self.envs, (number + 1) * self.envs)
-            after = tree.take(carry, mine) if carry else carry
-            own = tree.take(extras, mine) if extras else extras
-            guest.seat.acted(tree.take(obs, mine), first[mine], action[mine], own, after, policy.version)
+        parts = [slice(start, start + self.envs) for start in range(0, len(first), self.envs)]
+        for guest, mine in zip(guests, parts):  # whoever waits is answered first
+            guest.desk.answer({"action": action[mine]})
+        for guest, mine in zip(guests, parts):
+            after = _part(carry, mine) if carry else carry
+            own = _part(extras, mine) if extras else extras
+            guest.seat.acted(_part(obs, mine), first[mine], action[mine], own, after, policy.version)
             self.turns += 1
             guest.turn = self.turns
         self.batches += 1
         self.answered += len(first)
         self.watch.lap("acting")
+
+    def _together(self, guests: list[Guest]) -> tuple[list[Guest], Tree, np.ndarray, Tree]:
+        """Their requests as one batch, in any order."""
+        heard: Any = guests[0].asked
+        if len(guests) == len(heard.guests) and all(guest.asked is heard for guest in guests):
+            return heard.guests, heard.obs, heard.first, heard.noise
+        asked: list[Any] = [(guest.asked, guest.mine) for guest in guests]
+        names = ("obs", "first", "noise")
+        return guests, *(_joined([_part(getattr(one, name), mine) for one, mine in asked]) for name in names)
 
     # --- looking and keeping ------------------------------------------------------------------------------------------
 
@@ -259,16 +305,21 @@ class CentralActor:
                 guest.desk.restore(mine["desk"])
                 guest.heard = guest.desk.number if mine["heard"] else 0
                 guest.since = time.monotonic()
+                Heard([guest], self.envs)
 
     def close(self) -> None:
         self.exchange.close()
 
 
 def _joined(parts: list[Tree]) -> Tree:
-    """One batch of all, and a copy: what was asked is overwritten by the next request."""
+    """One batch of all, and a copy."""
     if isinstance(parts[0], dict):
         return {key: _joined([part[key] for part in parts]) for key in parts[0]}
     return np.concatenate(parts)
+
+
+def _part(batch: Tree, mine: slice) -> Tree:
+    return {key: _part(leaf, mine) for key, leaf in batch.items()} if isinstance(batch, dict) else batch[mine]
 
 
 def _power_of_two(count: int) -> int:

@@ -17,20 +17,18 @@ from cavalcade.specs import EnvSpec
 from cavalcade.stopwatch import Stopwatch
 from cavalcade.tree import Tree
 
-STEP = ("reward", "terminated", "truncated", "valid")  # what a request brings of the last step, beside observations
+FLAGS = ("terminated", "truncated", "valid", "first")  # rows of one array in a request: many small ones cost more
+RUN, STEPPED, ENDED = range(3)  # and numbers in another: of the life, whether it stepped, whether an episode ended
 
 
 def blank_request(algorithm: Algorithm, spec: EnvSpec, count: int) -> Tree:
-    flags = {name: np.zeros(count, np.bool_) for name in ("first", *STEP)}
     return {
-        **flags,
+        "flags": np.zeros((len(FLAGS), count), np.bool_),
         "reward": np.zeros(count, np.float32),
         "obs": spec.zeros(count),
         "next_observation": spec.zeros(count),
         "noise": algorithm.noise(spec, np.random.default_rng(0), count, Clock(0)),
-        "run": np.zeros((), np.int64),
-        "stepped": np.zeros((), np.bool_),
-        "ended": np.zeros((), np.bool_),
+        "about": np.zeros(3, np.int64),
     }
 
 
@@ -63,7 +61,9 @@ class EnvWorker:
     def step(self) -> bool:
         self.watch.start()
         if not self.asked:
-            self._ask(self.environments.reset(), np.ones(self.count, np.bool_), {"stepped": False})
+            flags = np.zeros((len(FLAGS), self.count), np.bool_)
+            flags[FLAGS.index("first")] = True
+            self._ask({"obs": self.environments.reset(), "flags": flags, "about": (self.run, False, False)})
             return True
         reply = self.desk.take()
         if reply is None:
@@ -76,17 +76,18 @@ class EnvWorker:
         self.steps += self.count
         if step.episodes:
             self.episodes.extend((episode.total, episode.length) for episode in step.episodes)
-        came: dict[str, Any] = {name: getattr(step, name) for name in STEP}
-        came |= {"stepped": True, "ended": step.next_observation is not step.observation}
-        if came["ended"]:  # else both are the same, and large ones need not be sent twice
-            came["next_observation"] = step.next_observation
-        self._ask(step.observation, step.first, came)
+        ended = step.next_observation is not step.observation
+        request = {"obs": step.observation, "reward": step.reward, "about": (self.run, True, ended)}
+        request["flags"] = [getattr(step, name) for name in FLAGS]
+        if ended:  # else both are the same, and large ones need not be sent twice
+            request["next_observation"] = step.next_observation
+        self._ask(request)
         return True
 
-    def _ask(self, obs: Tree, first: np.ndarray, came: dict[str, Any]) -> None:
+    def _ask(self, request: dict[str, Any]) -> None:
         clock = Clock(self.steps * self.actors, self.actor, self.actors)
-        noise = self.algorithm.noise(self.spec, self.rng, self.count, clock)
-        self.desk.send({"obs": obs, "first": first, "noise": noise, "run": self.run, **came})
+        request["noise"] = self.algorithm.noise(self.spec, self.rng, self.count, clock)
+        self.desk.send(request)
         self.asked = True
         self.watch.lap("acting")
 

@@ -101,8 +101,13 @@ class Desk:
         return self.places.asked.rung()
 
     @property
+    def answered(self) -> int:
+        """The number of the last request that waits no more: it was answered, or its client has died."""
+        return self.places.answered.rung()
+
+    @property
     def waiting(self) -> bool:
-        return self.places.asked.rung() > self.places.answered.rung()
+        return self.number > self.answered
 
     def answer(self, reply: Tree) -> None:
         _fill(self.places.reply, reply)
@@ -238,7 +243,7 @@ class RemoteClient:
         return self
 
     def send(self, request: Tree) -> None:
-        self.on_way = self.call(map(np.copy, request))
+        self.on_way = self.call(map(np.array, request))
 
     def take(self) -> Tree | None:
         return self.on_way.get() if self.on_way.ready() else None

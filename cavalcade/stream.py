@@ -1,7 +1,8 @@
 """The stream of an actor's environments as rows of a table: each observation is written once, when it is first seen.
 
 Adders refer to these rows. A row is held for a while after it was written, until every item that can begin or end there
-has been inserted; from then on it lives as long as the items do.
+has been inserted; from then on it lives as long as the items do. Many steps are written for hardly more than the price
+of one, so where an item needs many steps its rows are written together.
 """
 
 from collections import deque
@@ -24,70 +25,96 @@ class Stream:
         self.table, self.rows, self.count, self.writer = table, table.rows, count, writer
         self.stack, self.horizon = self.rows.spec.stack, horizon + self.rows.spec.stack
         self.here: np.ndarray | None = None  # [N] row of the observation to act on
-        self.held: deque[np.ndarray] = deque()  # rows taken at each of the last steps
+        self.held: deque[tuple[int, np.ndarray]] = deque()  # rows taken of late, and the number of steps by then
         self.origin = np.zeros((count, 3), np.int32)  # environment, episode, step
         self.origin[:, 0] = np.arange(writer * count, (writer + 1) * count)
-        self.everyone, self.never = np.arange(count), np.zeros(count, np.bool_)
         self.steps = 0
+
+    def begin(self, obs: Tree) -> None:
+        """What is acted on: only the first time it is new here."""
+        if self.here is None:
+            self.origin[:, 1] += 1
+            self.origin[:, 2] = 0
+            self.here = self._write_first(obs, self.origin, self.steps + 1)
 
     def advance(self, obs: Tree, done: dict, step: Any) -> tuple[np.ndarray, np.ndarray]:
         """Take one step of all environments: rows of the observations that were acted on and of their successors,
         [N] each; 0 where there was no transition."""
-        if len(self.held) > self.horizon:
-            self.rows.release(self.held.popleft())
-        if self.here is None:
-            self.here = self._begin(obs, self.everyone)
-        start = self.here
-        all_valid = np.count_nonzero(step.valid) == self.count
-        which = self.everyone if all_valid else self.everyone[step.valid]
-        acted = start if all_valid else start[which]
-        if done:
-            self.rows.done.write(acted, done if all_valid else {k: np.asarray(v)[which] for k, v in done.items()})
-        self.origin[which, 2] += 1
-        after = self._write(step.next_observation if all_valid else tree.take(step.next_observation, which), which)
+        self.begin(obs)
+        self.verify(obs, step)
+        start, end = self.advance_all(1, done, step)
+        return start[0], end[0]
+
+    def advance_all(self, steps: int, done: dict, step: Any) -> tuple[np.ndarray, np.ndarray]:
+        """The same for many steps, [T, N] each; what was done and what came of it is [T * N, ...]."""
+        assert self.here is not None
+        while self.held and self.steps - self.held[0][0] >= self.horizon:
+            self.rows.release(self.held.popleft()[1])
+        shape = (steps, self.count)
+        self.steps += steps
+        valid, first, obs = step.valid.reshape(shape), step.first.reshape(shape), step.next_observation
+        all_valid, some_first = np.count_nonzero(valid) == valid.size, np.count_nonzero(first) > 0
+        origin, begun = self._origins(valid, first if some_first else None)
+        if all_valid:
+            after = self._write(obs, origin.reshape(-1, 3))
+            end = after.reshape(shape)
+        else:
+            obs, done = (tree.take(leaves, step.valid) for leaves in (obs, done))
+            after, end = self._write(obs, origin[valid]), np.zeros(shape, np.int32)
+            end[valid] = after
+        here = end
+        if some_first:
+            here = end.copy()
+            here[first] = self._write_first(tree.take(step.observation, step.first), begun, self.steps)
+        start = np.concatenate([self.here[None], here[:-1]]) if steps > 1 else self.here[None]
+        self.here = here[-1]
+        acted = start.reshape(-1) if all_valid else start[valid]
         if self.stack > 1:
             self.rows.previous[after] = acted
-            if self.steps < WATCHED:
-                self._verify(obs, step.next_observation, which)
-        end = after
-        if not all_valid:
-            end = np.zeros(self.count, np.int32)
-            end[which] = after
-            start = np.where(step.valid, start, 0).astype(np.int32)
-        self.here = end
-        if np.count_nonzero(step.first):
-            new = self.everyone[step.first]
-            self.here = end.copy()
-            self.here[new] = self._begin(tree.take(step.observation, new), new)
-        self.steps += 1
-        return start, end
+        if done:
+            self.rows.done.write(acted, done)
+        return start if all_valid else np.where(valid, start, np.int32(0)), end
 
-    def _write(self, obs: Tree, which: np.ndarray) -> np.ndarray:
+    def _origins(self, valid: np.ndarray, first: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
+        """Origins [T, N, 3] of the rows after each step, and [M, 3] of those with which episodes begin."""
+        origin = np.empty((*valid.shape, 3), np.int32)
+        origin[:] = self.origin
+        steps = origin[..., 2]
+        steps += valid if len(valid) == 1 else np.cumsum(valid, 0, np.int32)
+        if first is None:
+            self.origin[:, 2] = steps[-1]
+            return origin, None
+        episodes = np.cumsum(first, 0, np.int32)
+        ended_at = np.maximum.accumulate(np.where(first, steps, 0))  # in steps of the environment: it counts on
+        begun = origin[first]
+        begun[:, 1] += episodes[first]
+        begun[:, 2] = 0
+        self.origin[:, 1] += episodes[-1]
+        self.origin[:, 2] = steps[-1] - ended_at[-1]
+        origin[1:, :, 1] += episodes[:-1]
+        steps[1:] -= ended_at[:-1]
+        return origin, begun
+
+    def _write(self, obs: Tree, origin: np.ndarray) -> np.ndarray:
         """Rows of observations inside an episode; of a stack, the newest frame."""
-        slots = self.table.take_rows(len(which), self.writer)
-        self.held.append(slots)
-        if self.stack > 1:
-            obs = obs[:, -1]
-        first = self.never[: len(which)]
-        self.rows.seen.write(slots, {**observed(obs), "first": first, ORIGIN: self.origin[which]})
+        slots = self.table.take_rows(len(origin), self.writer)
+        self.held.append((self.steps, slots))
+        seen = observed(obs[:, -1] if self.stack > 1 else obs)
+        seen["first"], seen[ORIGIN] = np.zeros(len(origin), np.bool_), origin
+        self.rows.seen.write(slots, seen)
         return slots
 
-    def _begin(self, obs: Tree, which: np.ndarray) -> np.ndarray:
+    def _write_first(self, obs: Tree, origin: Any, steps: int) -> np.ndarray:
         """Rows of the first observations of episodes; a stack's older frames get rows of their own before them."""
-        self.origin[which, 1] += 1
-        self.origin[which, 2] = 0
-        count = len(which)
+        count = len(origin)
         slots = self.table.take_rows(count * self.stack, self.writer)
-        if self.held:  # they belong to the step that is being taken
-            self.held[-1] = np.concatenate([self.held[-1], slots])
-        else:
-            self.held.append(slots)
+        self.held.append((steps, slots))
         frames = [obs[:, i] for i in range(self.stack)] if self.stack > 1 else [obs]
         before = np.zeros(count, np.int32)
         for i, frame in enumerate(frames):
             here = slots[i * count : (i + 1) * count]
             first = np.full(count, i == self.stack - 1)
-            self.rows.seen.write(here, {**observed(frame), "first": first, ORIGIN: self.origin[which]})
+            self.rows.seen.write(here, {**observed(frame), "first": first, ORIGIN: origin})
             self.rows.previous[here] = before
             before = here
         return before
@@ -98,8 +125,11 @@ class Stream:
         if zeros:
             self.rows.done.write(slots, zeros)
 
-    def _verify(self, obs: Tree, after: Tree, which: np.ndarray) -> None:
-        if not np.array_equal(obs[which, 1:], after[which, :-1]):
+    def verify(self, obs: Tree, step: Any) -> None:
+        """That a step has pushed a stack of frames on by one frame, in the beginning."""
+        if self.stack == 1 or self.steps >= WATCHED:
+            return
+        if not np.array_equal(obs[step.valid, 1:], step.next_observation[step.valid, :-1]):
             raise UserError(
                 f"The observations are declared to be stacks of {self.stack} frames, but a step did not push them on "
                 "by one frame; use an environment without this declaration."
@@ -108,16 +138,17 @@ class Stream:
     def state(self) -> dict:
         return {
             "here": np.zeros(0, np.int32) if self.here is None else self.here.copy(),
-            "held": np.concatenate([np.zeros(0, np.int32), *self.held]),
-            "held_at_each": np.array([len(slots) for slots in self.held], np.int64),
+            "held": np.concatenate([np.zeros(0, np.int32), *(slots for _, slots in self.held)]),
+            "held_at_once": np.array([(steps, len(slots)) for steps, slots in self.held], np.int64).reshape(-1, 2),
             "origin": self.origin.copy(),
             "steps": self.steps,
         }
 
     def restore(self, state: dict) -> None:
         self.here = np.copy(state["here"]) if len(state["here"]) else None
-        ends = np.cumsum(state["held_at_each"])
-        self.held = deque(np.copy(slots) for slots in np.split(state["held"], ends)[:-1])
+        steps, counts = state["held_at_once"].T
+        parts = np.split(state["held"], np.cumsum(counts))[:-1]
+        self.held = deque((number, np.copy(slots)) for number, slots in zip(steps.tolist(), parts))
         self.origin[:] = state["origin"]
         self.steps = state["steps"]
 

@@ -159,6 +159,35 @@ def test_unrolls_hold_every_step_once_and_count_what_they_leave_out(mode):
         assert len(kept) + adder.left_out == steps * count
 
 
+@pytest.mark.parametrize("item", [Unroll(12, GAMMA), Unroll(5, GAMMA, 2)], ids=str)
+@pytest.mark.parametrize("mode", MODES)
+def test_steps_written_together_give_what_each_written_alone_gives(mode, item, monkeypatch):
+    """Items and the origins of their rows, for environments some of which end in every step."""
+    found = []
+    for at_once in (1, 4, 32):
+        monkeypatch.setattr(adders, "AT_ONCE", at_once)
+        environments = VectorAdapter(Streams(6, mode), "streams", 0)
+        table = table_for(item, environments.spec, 6)
+        adder, kept = adders.make(item, table, 6), []
+        obs, first = environments.reset(), np.ones(6, bool)
+        for number in range(120):
+            action = np.full(6, number % 2)
+            step = environments.step(action)
+            items = adder.add(obs, first, action, {}, {}, step)
+            if items is not None:
+                kept.append((materialise(table, items), table.rows.seen.read(items.rows, names=("#origin",))))
+            obs, first = step.observation, step.first
+        assert adder.unwritten < at_once
+        found.append((kept, adder.left_out))
+    (alone, left_out), *others = found
+    assert len(alone) >= 10 and (left_out > 0 or mode == MODES[0])
+    for together, left_out_too in others:
+        assert left_out_too == left_out and len(together) == len(alone)
+        for one, other in zip(alone, together):
+            for mine, theirs in zip(one, other):
+                tree.map(np.testing.assert_array_equal, mine, theirs)
+
+
 @pytest.mark.parametrize("mode", MODES)
 def test_a_million_steps_and_nothing_crosses_an_episode(mode):
     """Per mode 200,000 steps through each adder with lengths from one up; with three modes over a million."""
