@@ -22,7 +22,7 @@ from cavalcade.experiment import Experiment, Settings
 from cavalcade.memory import sweep_dead
 from cavalcade.program import Placement, Program, ProgramFailed
 from cavalcade.runs import Run
-from cavalcade.runtimes import processes
+from cavalcade.runtimes import supervision
 from cavalcade.runtimes.processes import Processes
 from cavalcade.training import Session
 from tests.chaotic import Chaotic, Hopeless, Unreliable
@@ -130,13 +130,13 @@ def test_resets_that_fail_now_and_then_do_not_stop_a_run(tmp_path):
 
 
 def test_a_failure_that_comes_again_and_again_stops_the_run_with_its_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "BACK_OFF", 0.01)
-    monkeypatch.setattr(processes, "PATIENCE", 1)
+    monkeypatch.setattr(supervision, "BACK_OFF", 0.01)
+    monkeypatch.setattr(supervision, "PATIENCE", 1)
     sitting = session(tmp_path, "impala", Hopeless, steps=10**6, actors=1)
     with pytest.raises(ProgramFailed, match="nothing can be done"):
         sitting.drive()
     faults = (sitting.run.path / "faults.jsonl").read_text()
-    assert faults.count("actor/") > processes.PATIENCE
+    assert faults.count("actor/") > supervision.PATIENCE
 
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["driver", "all"])  # a shell or `timeout` signals all of them

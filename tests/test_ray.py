@@ -19,7 +19,7 @@ from cavalcade.experiment import Experiment, Settings
 from cavalcade.inspection import load_table
 from cavalcade.program import Placement, Program, ProgramFailed
 from cavalcade.runs import Run
-from cavalcade.runtimes import ray as runtime
+from cavalcade.runtimes import supervision
 from cavalcade.runtimes.ray import RayRuntime
 from cavalcade.training import Session, resume
 from tests.chaotic import Chaotic, Hopeless, Unreliable
@@ -111,8 +111,8 @@ def test_resets_that_fail_now_and_then_do_not_stop_a_run(here, tmp_path):
 
 
 def test_a_failure_that_comes_again_and_again_stops_the_run_with_its_cause(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(runtime, "BACK_OFF", 0.01)
-    monkeypatch.setattr(runtime, "PATIENCE", 1)
+    monkeypatch.setattr(supervision, "BACK_OFF", 0.01)
+    monkeypatch.setattr(supervision, "PATIENCE", 1)
     monkeypatch.setattr("cavalcade.training.RELAUNCHES", 1)
     sitting = session(tmp_path, Hopeless, steps=10**6, actors=1)
     with pytest.raises(ProgramFailed, match="nothing can be done"):

@@ -20,7 +20,7 @@ from cavalcade.memory import SharedWords, sweep, sweep_dead
 from cavalcade.program import Program
 from cavalcade.runtimes import child
 from cavalcade.runtimes.child import BEAT, STEPS, WORDS, Counter, Job
-from cavalcade.runtimes.supervision import BACK_OFF, PATIENCE, Member, Supervisor, packed
+from cavalcade.runtimes.supervision import Member, Supervisor, packed
 
 PAUSE = 0.02  # seconds between two looks at the processes
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -127,9 +127,7 @@ class Processes(Supervisor):
                     member.ready = True
                     self.addresses |= given[0]
                 elif what == "failed":
-                    member.cause, member.short = given[0], given[1]
-                    if given[2]:  # a sentence for the user: starting again would only say it again
-                        raise UserError(f"{member.group}: {given[0]}")
+                    self._heard_failure(member, *given)
                 else:
                     self.answers.setdefault(member.group, []).append((what, *given))
         except (EOFError, ConnectionResetError, BrokenPipeError):
@@ -142,7 +140,7 @@ class Processes(Supervisor):
     def _failed(self, member: Process, cause: str, short: str) -> None:
         sweep(member.process.pid)
         member.connection = None
-        self._count_failure(member, cause, short, PATIENCE, BACK_OFF)
+        self._count_failure(member, cause, short)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 

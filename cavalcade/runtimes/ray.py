@@ -17,7 +17,7 @@ from cavalcade.errors import UserError
 from cavalcade.memory import sweep
 from cavalcade.program import Program
 from cavalcade.runtimes.ray_connection import connect, guard
-from cavalcade.runtimes.supervision import BACK_OFF, PATIENCE, Member, Supervisor, packed
+from cavalcade.runtimes.supervision import Member, Supervisor, packed
 from cavalcade.saving import Saver
 
 PAUSE = 0.02  # seconds between two looks at the processes
@@ -180,9 +180,7 @@ class RayRuntime(Supervisor):
                     self.addresses |= addresses
                     member.ready = True
                 elif what == "failed":
-                    member.cause, member.short = given[0], given[1]
-                    if given[2]:  # a sentence for the user: starting again would only say it again
-                        raise UserError(f"{member.group}: {given[0]}")
+                    self._heard_failure(member, *given)
 
     def _hangs(self, member: RayMember) -> bool:
         return time.monotonic() - max(member.seen, member.started) > self.hang_seconds
@@ -194,7 +192,7 @@ class RayRuntime(Supervisor):
 
     def _failed(self, member: RayMember, cause: str, short: str) -> None:
         self._end(member)
-        self._count_failure(member, cause, short, PATIENCE, BACK_OFF)
+        self._count_failure(member, cause, short)
 
     def _end(self, member: RayMember) -> None:
         with contextlib.suppress(self.ray.exceptions.RayError):

@@ -111,19 +111,25 @@ class Supervisor:
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
-    def _count_failure(self, member: Any, cause: str, short: str, patience: int, back_off: float) -> None:
+    def _heard_failure(self, member: Any, cause: str, short: str, for_user: bool) -> None:
+        """What a process says of its own failure."""
+        member.cause, member.short = cause, short
+        if for_user:  # a sentence for the user: starting again would only say it again
+            raise UserError(f"{member.group}: {cause}")
+
+    def _count_failure(self, member: Any, cause: str, short: str) -> None:
         """Its process is gone. Others forget what it had under way, and it may be started anew after a while."""
         steps = self._steps(member)
         member.failures = 1 if steps > member.steps_then else member.failures + 1
         member.steps_then, member.cause, member.short, member.process = steps, "", "", None
         self.faults.append({"node": member.group, "cause": short, "failures": member.failures})
-        if not member.alone or member.failures > patience:
+        if not member.alone or member.failures > PATIENCE:
             raise ProgramFailed(f"{member.group} failed:\n{cause}")
         member.incarnation += 1
         for owner in self._owners(member):
             for node in member.nodes:
                 self._ask(owner, "reclaim", node.name)
-        member.start_at = time.monotonic() + min(LONGEST_BACK_OFF, back_off * 2 ** (member.failures - 1))
+        member.start_at = time.monotonic() + min(LONGEST_BACK_OFF, BACK_OFF * 2 ** (member.failures - 1))
 
     def _not_built(self, member: Any, cause: str, short: str) -> None:
         """It failed before the program began. An environment that fails now and then may be tried once more."""
