@@ -137,8 +137,9 @@ class Session:
             self.runtime.round()
             steps = self.runtime.steps("actor")
             if steps >= next_row or steps >= s.steps or self._just_judged():
-                next_row = every * (int(steps / every) + 1)
                 self._record()
+                steps = self.metrics.step  # more may have been done than at the last look
+                next_row = every * (int(steps / every) + 1)
                 self.finished |= steps >= s.steps
             if self.pace.due(self.runtime.saved()):
                 self._save()
