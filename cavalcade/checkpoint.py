@@ -71,6 +71,12 @@ def save(folder: Path, state: dict, step: int, keep: int = 2) -> Path:
     return final
 
 
+def forget_later(folder: Path, step: int) -> None:
+    """Delete what was saved after `step`, as when a run goes on from there. Of a checkpoint in several parts some may
+    have been written and others not; they would be kept in the place of one that is whole."""
+    _delete_superseded(folder, step, keep=2)
+
+
 def load_latest(folder: Path) -> tuple[dict, int, list[str]]:
     """The newest intact state, its step, and a sentence about each newer checkpoint that was refused."""
     notes: list[str] = []

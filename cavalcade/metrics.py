@@ -101,6 +101,6 @@ class Metrics:
 
     def restore(self, state: dict) -> None:
         self.before, self.began = state["before"], time.perf_counter()
-        self.window.extend(state["window"])
+        self.window = deque(state["window"], maxlen=WINDOW)
         self.episodes, self.step, self.updates = state["episodes"], state["step"], state["updates"]
         self.rates = deque([(self.before, self.step, self.updates, {})], maxlen=RATES)

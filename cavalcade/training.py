@@ -72,7 +72,8 @@ class Session:
         s = experiment.settings
         self.experiment, self.run, self.settings = experiment, run, s
         places = {node.name: group for group, nodes in experiment.program().groups().items() for node in nodes}
-        self.metrics = Metrics(places if s.runtime != "inprocess" else None)
+        self.places = places if s.runtime != "inprocess" else None
+        self.metrics = Metrics(self.places)
         self.pace = Pace(s.checkpoint_seconds)
         self.best: float | None = None
         self.finished = False
@@ -105,6 +106,7 @@ class Session:
             if folder.exists() and any(folder.glob("step-*")):
                 raise
             self.display.note("No checkpoint was written yet; the run starts again from its beginning.")
+            self.metrics, self.best, self.finished = Metrics(self.places), None, False
             return None
         for note in notes:
             self.display.note(note)
@@ -113,31 +115,37 @@ class Session:
         return folder, step, state
 
     def drive(self) -> None:
-        s = self.settings
-        every = max(1.0, s.steps / s.rows)
         try:
             with Interruption() as interruption:
-                next_row = every * (int(self.metrics.step / every) + 1)
-                while not self.finished and not interruption.asked:
+                while True:
                     try:
-                        self.runtime.round()
-                    except ProgramFailed as failure:
+                        self._go_on(interruption)
+                        self._end(interruption.asked)
+                        break
+                    except ProgramFailed as failure:  # at its end too
                         self._relaunch(failure)
-                    steps = self.runtime.steps("actor")
-                    if steps >= next_row or steps >= s.steps or self._just_judged():
-                        next_row = every * (int(steps / every) + 1)
-                        self._record()
-                        self.finished |= steps >= s.steps
-                    if self.pace.due(self.runtime.saved()):
-                        self._save()
-                self._end(interruption.asked)
         finally:
             self.recorder.close()
             self.display.close([])
             self.runtime.close()
 
+    def _go_on(self, interruption: "Interruption") -> None:
+        s = self.settings
+        every = max(1.0, s.steps / s.rows)
+        next_row = every * (int(self.metrics.step / every) + 1)
+        while not self.finished and not interruption.asked:
+            self.runtime.round()
+            steps = self.runtime.steps("actor")
+            if steps >= next_row or steps >= s.steps or self._just_judged():
+                self._record()
+                steps = self.metrics.step  # more may have been done than at the last look
+                next_row = every * (int(steps / every) + 1)
+                self.finished |= steps >= s.steps
+            if self.pace.due(self.runtime.saved()):
+                self._save()
+
     def _relaunch(self, failure: ProgramFailed) -> None:
-        """Everything once more, from the last checkpoint; not for ever."""
+        """Everything once more, from the last checkpoint, as if the run had been resumed; not for ever."""
         self.relaunches += 1
         given_up = self.relaunches > RELAUNCHES
         self._note_faults("given up" if given_up else "started again, with the program, from the last checkpoint")
@@ -145,7 +153,10 @@ class Session:
         if given_up:
             raise failure
         self.display.note("The program starts again from its last checkpoint.")
+        self.recorder.close()
         self.runtime = self.experiment.launch(self._last_checkpoint())
+        self.recorder = Recorder(self.run, self.metrics.step, self.display.note)
+        self.pace = Pace(self.settings.checkpoint_seconds)  # what was being written is not
 
     def _note_faults(self, recovery: str = "started again") -> None:
         """`recovery`: what is done about the last one; those before it were started again alone."""

@@ -2,10 +2,21 @@
 
 import ctypes
 import os
+import signal
 import time
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
+
+
+def once(trace: Path) -> bool:
+    """Whether this is the first time that `trace` is asked for, in whatever process."""
+    try:
+        os.close(os.open(trace, os.O_CREAT | os.O_EXCL))
+    except FileExistsError:
+        return False
+    return True
 
 
 class Chaotic(gym.Wrapper):
@@ -17,20 +28,13 @@ class Chaotic(gym.Wrapper):
 
     def step(self, action):
         self.steps += 1
-        if self.steps == self.when and not self._done_before():
+        if self.steps == self.when and once(self.trace):
             if self.what == "segfault":
                 ctypes.string_at(0)
             if self.what == "sleep":
                 time.sleep(3600)
             raise RuntimeError("the environment broke")
         return self.env.step(action)
-
-    def _done_before(self) -> bool:
-        try:
-            os.close(os.open(self.trace, os.O_CREAT | os.O_EXCL))
-        except FileExistsError:
-            return True
-        return False
 
 
 class Unreliable(gym.Wrapper):
@@ -53,3 +57,28 @@ class Hopeless(gym.Wrapper):
 
     def step(self, action):
         raise RuntimeError("nothing can be done")
+
+
+class Mortal(gym.Env):
+    """Tells its process and the moment of its life. Once, in the whole run, it kills its process at its `when`-th step;
+    `trace` remembers that it has."""
+
+    observation_space = gym.spaces.Box(0.0, np.inf, (2,))
+    action_space = gym.spaces.Discrete(2)
+
+    def __init__(self, trace: str, when: int):
+        self.trace, self.when, self.moment, self.steps = Path(trace), when, 0, 0
+
+    def _seen(self):
+        self.moment += 1
+        return np.array([os.getpid(), self.moment], np.float32)
+
+    def reset(self, **options):
+        self.left = 13
+        return self._seen(), {}
+
+    def step(self, action):
+        self.steps, self.left = self.steps + 1, self.left - 1
+        if self.steps == self.when and once(self.trace):
+            os.kill(os.getpid(), signal.SIGKILL)
+        return self._seen(), 1.0, False, self.left == 0, {}

@@ -2,9 +2,15 @@
 
 import multiprocessing
 import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
 import psutil
+
+from cavalcade import checkpoint
 
 
 def orphaned() -> set[str]:
@@ -20,3 +26,26 @@ def assert_nothing_is_left(before: set[str]) -> None:
         time.sleep(0.05)
     assert not left, "shared memory was left behind"
     assert not multiprocessing.active_children()
+
+
+def end_a_driver(folder: Path, number: int, *options: str, to_all: bool = False) -> list[str]:
+    """Begin a run that would go on for ever and signal its driver, or all of its processes. None of them may be left,
+    and a checkpoint must be, unless there was no time for it. The commands of the processes that were there."""
+    run = folder / "run"
+    command = "train impala CartPole-v1 --steps 100000000 --rows 100000 --evaluations 0 --backend numpy"
+    arguments = [sys.executable, "-m", "cavalcade", *command.split(), *options, "--out", str(run)]
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    driver = subprocess.Popen(arguments, cwd=folder, start_new_session=True, **quiet)
+    metrics, deadline = run / "metrics.jsonl", time.monotonic() + 60
+    while not metrics.exists() or not metrics.stat().st_size:
+        assert time.monotonic() < deadline and driver.poll() is None
+        time.sleep(0.05)
+    children = psutil.Process(driver.pid).children(recursive=True)
+    commands = [" ".join(child.cmdline()) for child in children]
+    os.killpg(driver.pid, number) if to_all else driver.send_signal(number)
+    driver.wait(30)
+    _, alive = psutil.wait_procs(children, timeout=5)
+    assert not alive
+    if number != signal.SIGKILL:
+        assert checkpoint.load_latest(run / "checkpoints")[1] > 0
+    return commands

@@ -277,3 +277,12 @@ def test_whole_files_are_replaced_at_once(tmp_path, monkeypatch):
         checkpoint.write_atomically(file, b"new")
     assert checkpoint.is_disk_full(caught.value)
     assert file.read_bytes() == b"old" and names(tmp_path) == ["config.json"]
+
+
+def test_what_was_saved_after_the_step_that_a_run_goes_on_from_is_forgotten(tmp_path):
+    """Of a checkpoint in two parts only one was written; the next one would be kept with it, and without what is whole."""
+    for step in (1, 2, 3):
+        checkpoint.save(tmp_path, {"step": step}, step)
+    checkpoint.forget_later(tmp_path, 2)
+    checkpoint.save(tmp_path, {"step": 4}, 4)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["step-000000002", "step-000000004"]

@@ -14,6 +14,7 @@ from cavalcade.errors import Stopped
 from cavalcade.exchange import Exchange, stacked
 from cavalcade.memory import SharedWords
 from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.messages import by_message
 
 SPAWN = multiprocessing.get_context("spawn")
 REQUEST = {"obs": np.zeros((3, 4), np.float32), "run": np.zeros((3,), np.int64)}
@@ -185,24 +186,10 @@ def test_nodes_of_one_process_use_the_same_desks():
         clients[1].take()
 
 
-class Call:
-    """A call by message: asked again until there is an answer."""
-
-    def __init__(self, service, message):
-        self.service, self.message, self.reply = service, message, None
-
-    def ready(self):
-        self.reply = self.reply or self.service.answer(self.message)
-        return self.reply is not None
-
-    def get(self):
-        return self.reply
-
-
 def test_where_no_memory_is_shared_messages_carry_the_arrays():
     exchange = Exchange(REQUEST, REPLY)
     service = exchange.serve("actor/0")
-    client = service.address.connect(lambda message: Call(service, message)).desk("actor/0")
+    client = by_message(service).desk("actor/0")
     for number in range(3):
         client.send(request(number))
         assert client.take() is None

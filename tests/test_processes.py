@@ -5,13 +5,9 @@ import json
 import multiprocessing
 import os
 import signal
-import subprocess
-import sys
-import time
 from pathlib import Path
 
 import numpy as np
-import psutil
 import pytest
 
 import cavalcade
@@ -22,11 +18,11 @@ from cavalcade.experiment import Experiment, Settings
 from cavalcade.memory import sweep_dead
 from cavalcade.program import Placement, Program, ProgramFailed
 from cavalcade.runs import Run
-from cavalcade.runtimes import processes
+from cavalcade.runtimes import supervision
 from cavalcade.runtimes.processes import Processes
 from cavalcade.training import Session
 from tests.chaotic import Chaotic, Hopeless, Unreliable
-from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.leftovers import assert_nothing_is_left, end_a_driver, orphaned
 
 ROOT = Path(__file__).parent.parent
 SMALL = {"backend": "numpy", "hidden": (8,), "envs": 2, "evaluations": 0, "runtime": "process", "actors": 2}
@@ -130,37 +126,21 @@ def test_resets_that_fail_now_and_then_do_not_stop_a_run(tmp_path):
 
 
 def test_a_failure_that_comes_again_and_again_stops_the_run_with_its_cause(tmp_path, monkeypatch):
-    monkeypatch.setattr(processes, "BACK_OFF", 0.01)
-    monkeypatch.setattr(processes, "PATIENCE", 1)
+    monkeypatch.setattr(supervision, "BACK_OFF", 0.01)
+    monkeypatch.setattr(supervision, "PATIENCE", 1)
     sitting = session(tmp_path, "impala", Hopeless, steps=10**6, actors=1)
     with pytest.raises(ProgramFailed, match="nothing can be done"):
         sitting.drive()
     faults = (sitting.run.path / "faults.jsonl").read_text()
-    assert faults.count("actor/") > processes.PATIENCE
+    assert faults.count("actor/") > supervision.PATIENCE
 
 
 @pytest.mark.parametrize("to_all", [False, True], ids=["driver", "all"])  # a shell or `timeout` signals all of them
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_no_process_outlives_its_driver(tmp_path, number, to_all):
-    command = "train impala CartPole-v1 --steps 100000000 --rows 100000 --evaluations 0"
-    placed = ["--runtime", "process", "--actors", "2", "--backend", "numpy", "--out", str(tmp_path / "run")]
-    arguments = [sys.executable, "-m", "cavalcade", *command.split(), *placed]
-    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
-    driver = subprocess.Popen(arguments, cwd=tmp_path, start_new_session=True, **quiet)
-    deadline = time.monotonic() + 60
-    while not (tmp_path / "run" / "metrics.jsonl").exists() or not (tmp_path / "run" / "metrics.jsonl").stat().st_size:
-        assert time.monotonic() < deadline and driver.poll() is None
-        time.sleep(0.05)
-    children = psutil.Process(driver.pid).children(recursive=True)
-    assert len(children) >= 3
-    os.killpg(driver.pid, number) if to_all else driver.send_signal(number)
-    driver.wait(30)
-    _, alive = psutil.wait_procs(children, timeout=5)
-    assert not alive
+    assert len(end_a_driver(tmp_path, number, "--runtime", "process", "--actors", "2", to_all=to_all)) >= 3
     if number == signal.SIGKILL and to_all:
         sweep_dead()  # nobody was left to do it; the next run does
-    if number != signal.SIGKILL:
-        assert checkpoint.load_latest(tmp_path / "run" / "checkpoints")[1] > 0
 
 
 class Boom:

@@ -9,7 +9,6 @@ import sys
 import time
 
 import numpy as np
-import psutil
 import pytest
 import ray
 
@@ -19,11 +18,11 @@ from cavalcade.experiment import Experiment, Settings
 from cavalcade.inspection import load_table
 from cavalcade.program import Placement, Program, ProgramFailed
 from cavalcade.runs import Run
-from cavalcade.runtimes import ray as runtime
+from cavalcade.runtimes import supervision
 from cavalcade.runtimes.ray import RayRuntime
 from cavalcade.training import Session, resume
 from tests.chaotic import Chaotic, Hopeless, Unreliable
-from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.leftovers import assert_nothing_is_left, end_a_driver, orphaned
 
 pytestmark = pytest.mark.xdist_group("ray")
 SMALL = {"backend": "numpy", "hidden": (8,), "unroll": 8, "envs": 2, "evaluations": 0, "runtime": "ray", "actors": 2}
@@ -97,10 +96,8 @@ def test_an_environment_that_breaks_costs_an_actor_and_no_more(here, tmp_path, w
     sitting = session(tmp_path, functools.partial(Chaotic, what, str(tmp_path / "trace")))
     sitting.runtime.hang_seconds = 5.0
     sitting.drive()
-    first, *more = faults(sitting)
-    assert first["node"].startswith("actor") and says in first["cause"]
-    # on a busy machine the one that takes its place may not start in five seconds, and is started once more
-    assert all(fault["node"] == first["node"] and "no start" in fault["cause"] for fault in more), more
+    (fault,) = faults(sitting)
+    assert fault["node"].startswith("actor") and says in fault["cause"]
     assert sitting.run.rows()[-1]["step"] >= 3000
 
 
@@ -111,8 +108,8 @@ def test_resets_that_fail_now_and_then_do_not_stop_a_run(here, tmp_path):
 
 
 def test_a_failure_that_comes_again_and_again_stops_the_run_with_its_cause(here, tmp_path, monkeypatch):
-    monkeypatch.setattr(runtime, "BACK_OFF", 0.01)
-    monkeypatch.setattr(runtime, "PATIENCE", 1)
+    monkeypatch.setattr(supervision, "BACK_OFF", 0.01)
+    monkeypatch.setattr(supervision, "PATIENCE", 1)
     monkeypatch.setattr("cavalcade.training.RELAUNCHES", 1)
     sitting = session(tmp_path, Hopeless, steps=10**6, actors=1)
     with pytest.raises(ProgramFailed, match="nothing can be done"):
@@ -159,29 +156,16 @@ def lose_a_machine(tmp_path):
         after(sitting, 1000, lambda _: cluster.remove_node(second, allow_graceful=False))
         sitting.drive()
         assert sitting.run.rows()[-1]["step"] >= 6000
-        found = [fault for fault in faults(sitting) if fault["node"] == there[0]]
-        assert found[0]["cause"] in ("its machine was lost", "it cannot be reached any more")
+        assert {fault["node"] for fault in faults(sitting)} == set(there)
+        assert faults(sitting)[0]["cause"] in ("its machine was lost", "it cannot be reached any more")
     finally:
         cluster.shutdown()
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])
 def test_no_process_outlives_its_driver(tmp_path, number):
-    command = "train impala CartPole-v1 --steps 100000000 --rows 100000 --evaluations 0 --runtime ray --backend numpy"
-    arguments = [sys.executable, "-m", "cavalcade", *command.split(), "--out", str(tmp_path / "run")]
-    driver = subprocess.Popen(arguments, cwd=tmp_path, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    metrics, deadline = tmp_path / "run" / "metrics.jsonl", time.monotonic() + 60
-    while not metrics.exists() or not metrics.stat().st_size:
-        assert time.monotonic() < deadline and driver.poll() is None
-        time.sleep(0.05)
-    children = psutil.Process(driver.pid).children(recursive=True)
-    assert sum("ray::" in " ".join(child.cmdline()) for child in children) >= 2
-    driver.send_signal(number)
-    driver.wait(30)
-    _, alive = psutil.wait_procs(children, timeout=5)
-    assert not alive
-    if number != signal.SIGKILL:
-        assert checkpoint.load_latest(tmp_path / "run" / "checkpoints")[1] > 0
+    commands = end_a_driver(tmp_path, number, "--runtime", "ray")
+    assert sum("ray::" in command for command in commands) >= 2
 
 
 class Boom:
@@ -243,12 +227,17 @@ def test_of_nodes_elsewhere_one_sees_their_steps_even_when_they_were_replaced(he
     program.add("sees", Sees, [grown])
     running = RayRuntime(program)
     try:
+        while not running.steps("grown"):
+            running.round()
         os.kill(member(running, "grown").pid, signal.SIGKILL)
         while not running.faults:
             running.round()
-        before = running.steps("grown")
-        while running.call("sees", "seen")[0] < before + 20:
+        before, seen = running.steps("grown"), 0
+        while seen < before + 20:
             running.round()
+            last, seen = seen, running.call("sees", "seen")[0]
+            assert seen >= last, "what was counted before it was replaced still counts"
+        assert len(running.faults) == 1 and running.steps("grown") >= seen
     finally:
         running.close()
 

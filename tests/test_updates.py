@@ -21,6 +21,7 @@ from cavalcade.updates.hogwild import LockFree, SharedParams, Unlocked
 from cavalcade.updates.parameter_server import SNAPSHOT_EVERY, ByServers, Judge, Pushed, Shard
 from tests.items import blank
 from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.messages import by_message
 
 SPAWN = multiprocessing.get_context("spawn")
 DQN = {"hidden": (16,), "batch": 16, "updates_per_draw": 2, "replay_start": 32, "target_period": 7}
@@ -310,32 +311,15 @@ def test_a_server_in_another_process_gives_the_same_bits(backend, tmp_path):
     server.close()
 
 
-class Call:
-    """A message that is on its way; its answer may not be there yet."""
-
-    def __init__(self, service, message):
-        self.service, self.message, self.reply = service, message, None
-
-    def ready(self):
-        self.reply = self.reply or self.service.answer(self.message)
-        return self.reply is not None
-
-    def get(self):
-        return self.reply
-
-
-def by_message(node, name):
-    service = node.serve(name)
-    return service.address.connect(lambda message: Call(service, message))
-
-
 def test_messages_do_where_no_memory_is_shared():
     parts = parts_of("ppo")
     alone, learner, server = parts.learner(), parts.learner(), Shard(parts.learner)
-    updates = Pushed(learner, "learner", [by_message(server, "learner")])
+    updates = Pushed(learner, "learner", [by_message(server.serve("learner"))])
     meeting = Meeting(parts.learner, 2, drop=1)
     pair = [parts.learner(), parts.learner()]
-    reduced = [ByAllReduce(f"learner/{n}")(one, [by_message(meeting, f"learner/{n}")]) for n, one in enumerate(pair)]
+    reduced = [
+        ByAllReduce(f"learner/{n}")(one, [by_message(meeting.serve(f"learner/{n}"))]) for n, one in enumerate(pair)
+    ]
     for seed in range(3):
         alone.update(drawn(parts, seed))
         finish(updates.update(drawn(parts, seed)), server)

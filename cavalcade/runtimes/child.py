@@ -13,8 +13,8 @@ import os
 import signal
 import sys
 import time
-import traceback
 from dataclasses import dataclass
+from functools import partial
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
@@ -23,14 +23,13 @@ import numpy as np
 
 from cavalcade import checkpoint
 from cavalcade.bell import Bell
-from cavalcade.errors import Stopped, UserError
+from cavalcade.errors import Stopped
 from cavalcade.program import Node
-from cavalcade.runtimes.group import Group
+from cavalcade.runtimes.group import Group, failure
 from cavalcade.saving import Saver
 
 WORDS = 8  # of each process, a cache line of its own
 BEAT, STEPS, BELL = 0, 1, 2  # when it was last seen alive; environment steps it has counted; by what it can be woken
-SHORTEST, LONGEST = 100e-6, 20e-3  # seconds of rest when nobody can move, doubled from one to the other unless rung
 ASK = 2e-3  # seconds between two looks at the driver's messages
 
 
@@ -81,8 +80,8 @@ class Child:
         if job.restore:
             folder, step = job.restore
             self.group.restore(checkpoint.load_step(Path(folder), step))
-        self.services = {(name, consumer): self._share(name, consumer) for name, consumer in job.consumers}
-        self.group.services += [service.step for service in dict.fromkeys(self.services.values())]
+        for (_, consumer), service in self.group.offer("share", job.consumers).items():
+            service.ring = self._bell(job.places[consumer])
         self.stopping = False
 
     def _bell(self, index: int) -> Bell:
@@ -93,16 +92,10 @@ class Child:
         made.ring = self._bell(self.job.places[name])
         return made
 
-    def _share(self, name: str, consumer: str) -> Any:
-        service = self.group.mine[name].share(consumer)
-        service.ring = self._bell(self.job.places[consumer])
-        return service
-
     def run(self) -> None:
-        addresses = {key: service.address for key, service in self.services.items()}
+        addresses = {key: service.address for key, service in self.group.services.items()}
         self.connection.send(("ready", addresses))
-        words, here, group = self.words, self.job.index, self.group
-        rest, asked = SHORTEST, 0.0
+        words, here, group, asked = self.words, self.job.index, self.group, 0.0
         while not self.stopping:
             rung, began = self.bell.rung(), time.monotonic()
             moved = group.take_turns()
@@ -115,12 +108,11 @@ class Child:
                 while self.connection.poll(0):
                     self._answer(*self.connection.recv())
                 self._tell_when_saved()
-            if moved:
-                rest = SHORTEST
-            else:
-                self.bell.rest(rung, rest)
-                group.idle += time.monotonic() - began
-                rest = SHORTEST if self.bell.rung() > rung else min(LONGEST, 2 * rest)
+            group.rest(moved, began, partial(self._rung, rung))
+
+    def _rung(self, before: int, seconds: float) -> bool:
+        self.bell.rest(before, seconds)
+        return self.bell.rung() > before
 
     def _answer(self, what: str, *given: Any) -> None:
         if what == "stop":
@@ -130,10 +122,7 @@ class Child:
         elif what == "call":
             self.connection.send(("reply", self.group.call(*given)))
         elif what == "reclaim":
-            (consumer,) = given
-            for (_, whose), service in self.services.items():
-                if whose == consumer:
-                    service.reclaim()
+            self.group.reclaim(*given)
             self.connection.send(("reply", None))
         elif what == "save":
             folder, step = given
@@ -148,8 +137,6 @@ class Child:
             self.connection.send(("saved",))
 
     def close(self) -> None:
-        for service in set(self.services.values()):
-            service.close()
         self.group.close()
 
 
@@ -170,9 +157,8 @@ def main(payload: bytes, connection: Connection) -> None:
     except Stopped:
         pass  # what we write to was closed: the program ends
     except BaseException as error:
-        said = str(error) if isinstance(error, UserError) else traceback.format_exc()
         try:
-            connection.send(("failed", said, f"{type(error).__name__}: {error}", isinstance(error, UserError)))
+            connection.send(("failed", *failure(error)))
         finally:
             sys.exit(1)
     finally:

@@ -1,10 +1,14 @@
 """The nodes of one process, built: what a runtime asks of them is the same wherever that process is."""
 
 import time
+import traceback
 from collections.abc import Callable
 from typing import Any
 
+from cavalcade.errors import UserError
 from cavalcade.program import Node, resolve
+
+SHORTEST, LONGEST = 100e-6, 20e-3  # seconds of rest when nobody can move, doubled from one to the other unless rung
 
 
 class Group:
@@ -23,22 +27,47 @@ class Group:
             self.objects[node.name] = self.mine[node.name] = made
         self.turns = [node.step for node in self.mine.values() if hasattr(node, "step")]
         self.counting = [node for node in self.mine.values() if hasattr(node, "steps")]
-        self.services: list[Callable[[], bool]] = []  # turns of what serves nodes elsewhere
+        self.services: dict[tuple[str, str], Any] = {}  # (node here, node elsewhere that it serves)
+        self.serving: list[Callable[[], bool]] = []  # turns of those that have any
         self.idle = self.served = 0.0  # seconds in which nobody could move, and of the services
+        self.pause = SHORTEST
+
+    def offer(self, way: str, consumers: list[tuple[str, str]]) -> dict[tuple[str, str], Any]:
+        """Make the services by which nodes elsewhere reach those here; `way` is the method that makes one."""
+        self.services = {(name, consumer): getattr(self.mine[name], way)(consumer) for name, consumer in consumers}
+        made = dict.fromkeys(self.services.values())  # several may share one
+        self.serving = [service.step for service in made if hasattr(service, "step")]
+        return self.services
+
+    def reclaim(self, consumer: str) -> None:
+        """A node elsewhere has died: forget what it had under way."""
+        for (_, whose), service in self.services.items():
+            if whose == consumer:
+                service.reclaim()
 
     def take_turns(self) -> bool:
         """One turn of every worker; whether anybody moved."""
         moved = False
         for turn in self.turns:
             moved |= bool(turn())
-        if self.services:
+        if self.serving:
             began, served = time.monotonic(), False
-            for turn in self.services:
+            for turn in self.serving:
                 served |= bool(turn())
             if moved or served:
                 self.served += time.monotonic() - began
             moved |= served
         return moved
+
+    def rest(self, moved: bool, began: float, wait: Callable[[float], bool]) -> None:
+        """After turns that began then: if nobody moved, wait, each time longer than the last. `wait(seconds)` ends when
+        a neighbour rings, and says whether one has."""
+        if moved:
+            self.pause = SHORTEST
+            return
+        rung = wait(self.pause)
+        self.idle += time.monotonic() - began
+        self.pause = SHORTEST if rung else min(LONGEST, 2 * self.pause)
 
     @property
     def steps(self) -> int:
@@ -66,6 +95,15 @@ class Group:
             self.mine[name].restore(kept)
 
     def close(self) -> None:
+        for service in set(self.services.values()):
+            service.close()
         for node in self.mine.values():
             if hasattr(node, "close"):
                 node.close()
+
+
+def failure(error: BaseException) -> tuple[str, str, bool]:
+    """For the driver: the traceback, the error in a line, and whether it is a sentence for the user."""
+    for_user = isinstance(error, UserError)
+    said = str(error) if for_user else "".join(traceback.format_exception(error))
+    return said, f"{type(error).__name__}: {error}", for_user

@@ -20,7 +20,7 @@ from cavalcade.memory import SharedWords, sweep, sweep_dead
 from cavalcade.program import Program
 from cavalcade.runtimes import child
 from cavalcade.runtimes.child import BEAT, STEPS, WORDS, Counter, Job
-from cavalcade.runtimes.supervision import BACK_OFF, PATIENCE, Member, Supervisor, packed
+from cavalcade.runtimes.supervision import Member, Supervisor, packed
 
 PAUSE = 0.02  # seconds between two looks at the processes
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
@@ -88,9 +88,11 @@ class Processes(Supervisor):
         while not member.ready:
             self._hear(member, timeout=0.1)
             if not member.ready and not member.process.is_alive():
-                self._hear(member, timeout=0.0)
-                died = _exit(member.process.exitcode)
-                self._not_built(member, member.cause or died, member.short or died)
+                self._not_built(member, *self._last_words(member))
+                self._start(member)
+            elif self._hangs(member, self._seen(member)):
+                self._kill(member)
+                self._not_built(member, self._silence(member), self._silence(member))
                 self._start(member)
 
     def _steps(self, member: Process) -> int:
@@ -103,20 +105,17 @@ class Processes(Supervisor):
         connections = [member.connection for member in self.members if member.connection]
         for connection in wait(connections, PAUSE):
             self._hear(next(member for member in self.members if member.connection is connection), 0.0)
-        now = time.monotonic()
+        gone = [member for member in self.members if member.process is not None and not member.process.is_alive()]
+        # whoever ended of its own accord did so because another had gone, and that one is to be named
+        for member in sorted(gone, key=lambda member: member.process.exitcode == 0):
+            self._failed(member, *self._last_words(member))
         for member in self.members:
             if member.process is None:
-                if now >= member.start_at:
+                if time.monotonic() >= member.start_at:
                     self._start(member)
-            elif not member.process.is_alive():
-                self._hear(member, 0.0)
-                died = _exit(member.process.exitcode)
-                self._failed(member, member.cause or died, member.short or died)
-            elif self._hangs(member, now):
-                os.kill(member.process.pid, signal.SIGKILL)
-                member.process.join()
-                hung = f"no sign of life for {self.hang_seconds:g} s"
-                self._failed(member, hung, hung)
+            elif self._hangs(member, self._seen(member)):
+                self._kill(member)
+                self._failed(member, self._silence(member), self._silence(member))
 
     def _hear(self, member: Process, timeout: float) -> None:
         try:
@@ -124,25 +123,32 @@ class Processes(Supervisor):
                 timeout = 0.0
                 what, *given = member.connection.recv()
                 if what == "ready":
-                    member.ready = True
+                    self._is_ready(member)
                     self.addresses |= given[0]
                 elif what == "failed":
-                    member.cause, member.short = given[0], given[1]
-                    if given[2]:  # a sentence for the user: starting again would only say it again
-                        raise UserError(f"{member.group}: {given[0]}")
+                    self._heard_failure(member, *given)
                 else:
                     self.answers.setdefault(member.group, []).append((what, *given))
         except (EOFError, ConnectionResetError, BrokenPipeError):
             member.connection = None
 
-    def _hangs(self, member: Process, now: float) -> bool:
-        seen = int(self.words.array[member.index, BEAT]) / 1e6
-        return now - max(seen, member.started) > self.hang_seconds
+    def _seen(self, member: Process) -> float:
+        return int(self.words.array[member.index, BEAT]) / 1e6
+
+    def _last_words(self, member: Process) -> tuple[str, str]:
+        """Why its process has ended: what it said, or what the system says."""
+        self._hear(member, 0.0)
+        died = _exit(member.process.exitcode)
+        return member.cause or died, member.short or died
+
+    def _kill(self, member: Process) -> None:
+        member.process.kill()
+        member.process.join()
 
     def _failed(self, member: Process, cause: str, short: str) -> None:
         sweep(member.process.pid)
         member.connection = None
-        self._count_failure(member, cause, short, PATIENCE, BACK_OFF)
+        self._count_failure(member, cause, short)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -165,8 +171,9 @@ class Processes(Supervisor):
 
     def _keep(self, member: Process, folder: Path, step: int) -> None:
         """It writes its own part."""
-        if member.connection is not None:
-            member.connection.send(("save", str(folder), step))
+        with contextlib.suppress(OSError):  # it has just gone: that is noticed, and all goes back to a checkpoint
+            if member.connection is not None:
+                member.connection.send(("save", str(folder), step))
 
     def _kept(self, group: str) -> bool:
         answers = self.answers.get(group, [])

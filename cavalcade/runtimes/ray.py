@@ -17,7 +17,7 @@ from cavalcade.errors import UserError
 from cavalcade.memory import sweep
 from cavalcade.program import Program
 from cavalcade.runtimes.ray_connection import connect, guard
-from cavalcade.runtimes.supervision import BACK_OFF, PATIENCE, Member, Supervisor, packed
+from cavalcade.runtimes.supervision import Member, Supervisor, packed
 from cavalcade.saving import Saver
 
 PAUSE = 0.02  # seconds between two looks at the processes
@@ -136,7 +136,7 @@ class RayRuntime(Supervisor):
     def _until_ready(self, member: RayMember) -> None:
         while not member.ready:
             self._hear([member], WATCH)
-            if member.cause or self._hangs(member):
+            if member.cause or self._hangs(member, member.seen):
                 silence = self._silence(member)
                 self._not_built(member, member.cause or silence, member.short or silence)
                 self._start(member)
@@ -153,7 +153,7 @@ class RayRuntime(Supervisor):
                     self._start(member)
             elif member.cause:
                 self._failed(member, member.cause, member.short)
-            elif self._hangs(member):
+            elif self._hangs(member, member.seen):
                 self._failed(member, self._silence(member), self._silence(member))
 
     def _hear(self, members: list[Any], timeout: float) -> None:
@@ -178,23 +178,13 @@ class RayRuntime(Supervisor):
                 if what == "ready":
                     addresses, member.pid, member.node = given
                     self.addresses |= addresses
-                    member.ready = True
+                    self._is_ready(member)
                 elif what == "failed":
-                    member.cause, member.short = given[0], given[1]
-                    if given[2]:  # a sentence for the user: starting again would only say it again
-                        raise UserError(f"{member.group}: {given[0]}")
-
-    def _hangs(self, member: RayMember) -> bool:
-        return time.monotonic() - max(member.seen, member.started) > self.hang_seconds
-
-    def _silence(self, member: RayMember) -> str:
-        if member.seen:
-            return f"no sign of life for {self.hang_seconds:g} s"
-        return f"no place in the cluster, or no start, within {self.hang_seconds:g} s"
+                    self._heard_failure(member, *given)
 
     def _failed(self, member: RayMember, cause: str, short: str) -> None:
         self._end(member)
-        self._count_failure(member, cause, short, PATIENCE, BACK_OFF)
+        self._count_failure(member, cause, short)
 
     def _end(self, member: RayMember) -> None:
         with contextlib.suppress(self.ray.exceptions.RayError):

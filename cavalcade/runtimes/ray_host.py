@@ -14,7 +14,6 @@ import os
 import sys
 import threading
 import time
-import traceback
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -24,11 +23,10 @@ import numpy as np
 import ray
 from ray import cloudpickle
 
-from cavalcade.errors import Stopped, UserError
+from cavalcade.errors import Stopped
 from cavalcade.program import Node
-from cavalcade.runtimes.group import Group
+from cavalcade.runtimes.group import Group, failure
 
-SHORTEST, LONGEST = 100e-6, 20e-3  # seconds of rest when nobody can move, doubled unless a message comes
 SWITCH = 5e-4  # seconds after which the loop lets Ray's threads have Python's lock
 ALIVE = 2  # values kept in the object store: the newest, and the one that somebody may be fetching
 
@@ -141,14 +139,11 @@ class Host:
         except Stopped:
             pass  # what we write to has gone: the driver knows, or will find us silent
         except BaseException as error:
-            said = str(error) if isinstance(error, UserError) else traceback.format_exc()
-            self._tell("failed", said, f"{type(error).__name__}: {error}", isinstance(error, UserError))
+            self._tell("failed", *failure(error))
         finally:
             self.ended = True
             while self.mail:
                 self.mail.popleft().give(None, stopped=True)
-            for service in set(self.services.values()):
-                service.close()
             if hasattr(self, "group"):
                 self.group.close()
 
@@ -161,12 +156,12 @@ class Host:
         self.group = Group(nodes, others, job.incarnation, job.steps)
         if restore:
             self.group.restore(_writable(restore))
-        self.services = {(name, consumer): self.group.mine[name].serve(consumer) for name, consumer in job.consumers}
+        self.services = self.group.offer("serve", job.consumers)
         addresses = {edge: service.address for edge, service in self.services.items()}
         self._tell("ready", addresses, os.getpid(), ray.get_runtime_context().get_node_id())
 
     def _give_turns(self) -> None:
-        group, rest = self.group, SHORTEST
+        group = self.group
         while not self.stopping:
             self.bell.clear()
             began = time.monotonic()
@@ -175,12 +170,7 @@ class Host:
             self.beat = time.monotonic()
             if group.counting:
                 self.steps = group.steps
-            if moved:
-                rest = SHORTEST
-            else:
-                rung = self.bell.wait(rest)
-                group.idle += time.monotonic() - began
-                rest = SHORTEST if rung else min(LONGEST, 2 * rest)
+            group.rest(moved, began, self.bell.wait)
 
     def _read_mail(self) -> bool:
         """Answer what can be answered; the rest stays, in its order."""
@@ -216,9 +206,7 @@ class Host:
 
     def _reclaim(self, consumer: str, incarnation: int) -> tuple:
         self.oldest[consumer] = incarnation
-        for (_, whose), service in self.services.items():
-            if whose == consumer:
-                service.reclaim()
+        self.group.reclaim(consumer)
         return (None,)
 
 

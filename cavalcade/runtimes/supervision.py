@@ -16,6 +16,7 @@ from cavalcade.program import Node, Program, ProgramFailed
 
 PATIENCE = 5  # failures of one process in a row, without an environment step between, before the run is given up
 BACK_OFF, LONGEST_BACK_OFF = 0.25, 10.0  # seconds before a process is started anew, doubled each time
+STARTING = 300.0  # seconds until a process must be ready: it may wait for a place, import and build slowly
 
 
 @dataclass
@@ -32,7 +33,7 @@ class Member:
     failures: int = 0  # in a row
     steps_then: int = 0  # counted when it failed last
     start_at: float = 0.0  # when it may be started anew
-    started: float = 0.0
+    started: float = 0.0  # when it was, or when it was ready
     cause: str = ""  # of its failure, whole
     short: str = ""  # and in a line
 
@@ -63,6 +64,7 @@ class Supervisor:
         for known in self.members if restore else []:
             kept = restore[2]["members"].get(known.group, {})  # type: ignore[index]
             known.steps, known.incarnation = kept.get("steps", 0), kept.get("incarnation", -1) + 1
+            checkpoint.forget_later(restore[0] / known.group, restore[1])  # type: ignore[index]
 
     def _ask(self, member: Any, *message: Any) -> tuple | None:
         """Send a message and wait for its answer; None if the process has gone or does not answer in time."""
@@ -109,21 +111,42 @@ class Supervisor:
             return typing.get_type_hints(make).get("return")
         return None
 
+    # --- signs of life ------------------------------------------------------------------------------------------------
+
+    def _is_ready(self, member: Any) -> None:
+        member.ready, member.started = True, time.monotonic()
+
+    def _hangs(self, member: Any, seen: float) -> bool:
+        """`seen`: when it was last known to be alive. To start is not to hang, however long it takes."""
+        allowed = self.hang_seconds if member.ready else STARTING
+        return time.monotonic() - max(seen, member.started) > allowed
+
+    def _silence(self, member: Any) -> str:
+        if member.ready:
+            return f"no sign of life for {self.hang_seconds:g} s"
+        return f"no place for it, or no start, within {STARTING:g} s"
+
     # --- failures -----------------------------------------------------------------------------------------------------
 
-    def _count_failure(self, member: Any, cause: str, short: str, patience: int, back_off: float) -> None:
+    def _heard_failure(self, member: Any, cause: str, short: str, for_user: bool) -> None:
+        """What a process says of its own failure."""
+        member.cause, member.short = cause, short
+        if for_user:  # a sentence for the user: starting again would only say it again
+            raise UserError(f"{member.group}: {cause}")
+
+    def _count_failure(self, member: Any, cause: str, short: str) -> None:
         """Its process is gone. Others forget what it had under way, and it may be started anew after a while."""
         steps = self._steps(member)
         member.failures = 1 if steps > member.steps_then else member.failures + 1
         member.steps_then, member.cause, member.short, member.process = steps, "", "", None
         self.faults.append({"node": member.group, "cause": short, "failures": member.failures})
-        if not member.alone or member.failures > patience:
+        if not member.alone or member.failures > PATIENCE:
             raise ProgramFailed(f"{member.group} failed:\n{cause}")
         member.incarnation += 1
         for owner in self._owners(member):
             for node in member.nodes:
                 self._ask(owner, "reclaim", node.name)
-        member.start_at = time.monotonic() + min(LONGEST_BACK_OFF, back_off * 2 ** (member.failures - 1))
+        member.start_at = time.monotonic() + min(LONGEST_BACK_OFF, BACK_OFF * 2 ** (member.failures - 1))
 
     def _not_built(self, member: Any, cause: str, short: str) -> None:
         """It failed before the program began. An environment that fails now and then may be tried once more."""
