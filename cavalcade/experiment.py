@@ -163,7 +163,7 @@ class Experiment:
             acting=acting,
             experience=experience,
             updates=s.updates or row.updates,
-            learners=s.learners or (s.actors if row.together else row.learners),
+            learners=s.learners or (s.actors if row.together else 1 if s.updates == "own" else row.learners),
             predictors=s.predictors if s.predictors >= 0 else 0 if changed else row.predictors,
             servers=s.servers or row.servers,
             stragglers=s.stragglers,

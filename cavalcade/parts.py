@@ -192,7 +192,7 @@ class Parts:
     @property
     def _writers(self) -> int:
         """Nodes that write into a table: actors, or predictors for several workers each."""
-        return min(self.row.predictors, self.actors) or self.actors
+        return self.row.predictors or self.actors
 
     @property
     def writer_rows(self) -> int:

@@ -30,7 +30,7 @@ def build(name: str, x: Parts) -> Program:
     if row.experience == "shared" and row.learners > 1 and x.algorithm.reuse == "once":
         raise UserError(
             f"--experience shared lets {row.learners} learners draw while others still learn, but this algorithm bears "
-            "no policy lag: use --experience bundled."
+            "no policy lag: use --experience bundled or, where it has them, --queue-batches 2 --log-epsilon 1e-6."
         )
     partners = add_partners(program, x)
     one = x.of_one_learner
@@ -47,7 +47,7 @@ def build(name: str, x: Parts) -> Program:
                 tables.append(add_table(program, one))
             source = tables[k % len(tables)][1]
             learners.append(add_learner(program, one, source, recipe(x, k), partners))
-    add_acting(program, x, [sink for sink, _ in tables], learners)
+    add_acting(program, x, [sink for sink, _ in tables], learners, partners)
     return program
 
 
@@ -95,7 +95,9 @@ def add_learner(program: Program, x: Parts, source: Handle, updates: Recipe, par
     return program.add("learner", LearnerLoop, x.learner, source, x.experience.batch, **about, placement=placement)
 
 
-def add_acting(program: Program, x: Parts, sinks: list[Handle], learners: list[Handle]) -> None:
+def add_acting(
+    program: Program, x: Parts, sinks: list[Handle], learners: list[Handle], partners: list[Handle]
+) -> None:
     """Actors or environment workers, dealt out to tables and learners in turn. One that fails is built anew: what it
     had under way is lost, and nothing else."""
     row, alone = x.row, Placement(restart="alone")
@@ -108,9 +110,10 @@ def add_acting(program: Program, x: Parts, sinks: list[Handle], learners: list[H
             program.add("actor", EnvLoop, x.policy, x.environments, x.experience, **ends, **about, placement=where)
         return
     predictors = []
+    sources = partners if row.updates == "hogwild" else learners  # what is shared knows of everybody's updates
     for j in range(row.predictors or row.learners):
         where = Placement(group=f"predictor/{j}" if row.predictors else place(x, j))
-        ends = {"sink": sinks[j % len(sinks)], "source": learners[j % len(learners)]}
+        ends = {"sink": sinks[j % len(sinks)], "source": sources[j % len(sources)]}
         given = (x.policy, x.experience)
         made = program.add(
             "predictor", CentralActor, *given, **ends, envs=x.envs, most=MOST, patience=PATIENCE, placement=where
