@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cavalcade import tree
 from cavalcade.acting import actor_rng
 from cavalcade.algorithm import Algorithm, Clock
 from cavalcade.envs.vector import Environments
@@ -31,6 +32,7 @@ def blank_request(algorithm: Algorithm, spec: EnvSpec, count: int) -> Tree:
         "run": np.zeros((), np.int64),
         "stepped": np.zeros((), np.bool_),
         "ended": np.zeros((), np.bool_),
+        "leaves": np.zeros((), np.bool_),
     }
 
 
@@ -47,15 +49,19 @@ class EnvWorker:
         actor: int = 0,
         actors: int = 1,
         incarnation: int = 0,
+        valves: Any = None,
     ):
-        """`incarnation`: how often this worker was built before, after failures."""
+        """`incarnation`: how often this worker was built before, after failures. `valves`: say which of several central
+        actors to ask, and whether to step at all (see `adjusting.py`)."""
         self.environments = environments(actor, incarnation)
         self.algorithm, self.spec, self.actor, self.actors = algorithm, spec, actor, actors
         self.count = self.environments.count
-        self.desk: Client = central.desk(f"actor/{actor}")
+        self.desks: list[Client] = [c.desk(f"actor/{actor}") for c in (central if valves is not None else [central])]
+        self.valves, self.at = valves, 0  # and at which desk
         self.rng = actor_rng(seed, actor, incarnation)
         self.run = incarnation  # another number: other episodes
-        self.asked = self.begins = False  # a request is out; the next begins new episodes, whatever the reply was
+        self.asked = self.begins = False  # a request is out; the next begins anew, whatever the reply was
+        self.paused: tuple[Tree, np.ndarray] | None = None  # observations and first, where episodes go on elsewhere
         self.steps = 0  # environment steps so far
         self.episodes: list[tuple[float, int]] = []
         self.watch = Stopwatch()
@@ -63,8 +69,7 @@ class EnvWorker:
     def step(self) -> bool:
         self.watch.start()
         if not self.asked:
-            self._ask(self.environments.reset(), np.ones(self.count, np.bool_), {"stepped": False})
-            return True
+            return self._begin()
         reply = self.desk.take()
         if reply is None:
             return False
@@ -80,8 +85,32 @@ class EnvWorker:
         came |= {"stepped": True, "ended": step.next_observation is not step.observation}
         if came["ended"]:  # else both are the same, and large ones need not be sent twice
             came["next_observation"] = step.next_observation
-        self._ask(step.observation, step.first, came)
+        if self.valves is not None and self.valves.predictor_for(self.actor) != self.at:
+            self._leave(step.observation, step.first, came)
+        else:
+            self._ask(step.observation, step.first, came)
         return True
+
+    @property
+    def desk(self) -> Client:
+        return self.desks[self.at]
+
+    def _begin(self) -> bool:
+        if self.valves is not None:
+            at = self.valves.predictor_for(self.actor)
+            if at is None:
+                return False
+            self.at = at
+        obs, first = self.paused or (self.environments.reset(), np.ones(self.count, np.bool_))
+        self.paused = None
+        self._ask(obs, first, {"stepped": False, "leaves": False})
+        return True
+
+    def _leave(self, obs: Tree, first: np.ndarray, came: dict[str, Any]) -> None:
+        """Bring what came of the last step and ask for nothing; the reply says that it was heard."""
+        self.desk.send({"obs": obs, "first": first, "run": self.run, "leaves": True, **came})
+        self.asked = self.begins = True
+        self.paused = (obs, first)
 
     def _ask(self, obs: Tree, first: np.ndarray, came: dict[str, Any]) -> None:
         clock = Clock(self.steps * self.actors, self.actor, self.actors)
@@ -105,6 +134,8 @@ class EnvWorker:
             "run": self.run,
             "asked": self.asked,
             "begins": self.begins,
+            "paused": tree.map(np.copy, dict(zip(("obs", "first"), self.paused))) if self.paused else {},
+            "at": self.at,
             "steps": self.steps,
             "episodes": [list(episode) for episode in self.episodes],
         }
@@ -112,12 +143,13 @@ class EnvWorker:
     def restore(self, state: dict) -> str:
         self.rng.bit_generator.state = state["rng"]
         self.steps, self.run = state["steps"], state["run"]
-        self.asked, self.begins = state["asked"], state["begins"]
+        self.asked, self.begins, self.at = state["asked"], state["begins"], state["at"]
+        self.paused = (state["paused"]["obs"], state["paused"]["first"]) if state["paused"] else None
         self.episodes = [(total, length) for total, length in state["episodes"]]
         self.environments.restore(state["environments"])
         if self.environments.resume == "replayed":
             return "environments replayed, the run goes on exactly"
-        self.run, self.begins = self.run + 1, self.asked
+        self.run, self.begins, self.paused = self.run + 1, self.asked, None
         return "environments cannot be saved and were restarted at an episode boundary"
 
     def close(self) -> None:

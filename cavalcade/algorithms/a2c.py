@@ -33,7 +33,7 @@ class A2C(ActorCritic):
 
     @property
     def reuse(self) -> str:  # type: ignore[override]
-        """In a longer queue the policy moves on while batches wait; the number inside the logarithm makes that bearable."""
+        """In a longer queue the policy moves on while batches wait; what is added in the logarithm helps to bear it."""
         return "many" if self.queue_batches > 1 and self.log_epsilon else "once"
 
     def experience(self) -> Experience:

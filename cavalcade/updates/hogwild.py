@@ -94,16 +94,18 @@ class AttachedArrays(Arrays):
 
 @dataclass(frozen=True)
 class Unlocked:
+    fetch_first: bool = False  # what is drawn was not made with the learner's own copy: a newer one is as good
+
     def __call__(self, learner: Learner, partners: list) -> "LockFree":
         (shared,) = partners
-        return LockFree(learner, shared)
+        return LockFree(learner, shared, self.fetch_first)
 
 
 class LockFree:
     """A learner's updates, made on the shared arrays."""
 
-    def __init__(self, learner: Learner, shared: Any):
-        self.learner, self.arrays = learner, shared.arrays
+    def __init__(self, learner: Learner, shared: Any, fetch_first: bool = False):
+        self.learner, self.arrays, self.fetch_first = learner, shared.arrays, fetch_first
         steps = {name: self.arrays[name] for name in ("params", "optimiser")}
         self.descent = Descent(learner.backend, learner.settings, steps)
         self._fetch()
@@ -113,6 +115,9 @@ class LockFree:
 
     def update(self, items: Any) -> Work:
         means = Means()
+        if self.fetch_first:
+            self._fetch()
+        self.learned_with = self.learner.updates
         self.learner.take_statistics(self.arrays["statistics"])
         for samples, index in self.learner.minibatches(items):
             if not means.count:  # with this draw in them
