@@ -126,7 +126,9 @@ class LearnerLoop:
         sample, self.work, self.drawn = self.drawn.sample, None, None
         if self.importance is not None and self.learner.priorities is not None:
             self.source.update_priorities(sample.keys, self.learner.priorities)
-        learned_with = getattr(self.updates, "learned_with", self.version)  # others may have made updates since our last
+        learned_with = getattr(
+            self.updates, "learned_with", self.version
+        )  # others may have made updates since our last
         self.lag += float(learned_with - sample.version.mean())
         self.waited += time.time() - float(sample.made.mean())
         self._publish()
