@@ -101,6 +101,15 @@ class Seat:
         self.adder.stream.begin_again(stream)
         self.adder.left_out = left_out
 
+    def leave(self) -> None:
+        """The environments go elsewhere: what is under way is dropped, what is whole is sent, be it little."""
+        self.begin_again()
+        self.deliver()
+
+    def deliver(self) -> bool:
+        """Whether nothing is left to be sent."""
+        return self.outbox is None or self._send()
+
     def state(self) -> dict:
         """Between two steps."""
         return {

@@ -38,7 +38,7 @@ class Clock(NamedTuple):
 
 
 class Algorithm(Protocol):
-    reuse: str  # "once": learns from data of its own policy; "many": replays, and bears policy lag
+    reuse: str  # "once": learns from data of its own policy; "many": bears policy lag, of replay or of a long queue
     acts_by: str  # the head that `act` reads
     target_period: int  # updates between copies into the target network; 0 has none
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.acting import Seat
-from cavalcade.env_worker import ENDED, FLAGS, RUN, STEPPED, blank_request
+from cavalcade.env_worker import ENDED, FLAGS, LEAVES, RUN, STEPPED, blank_request
 from cavalcade.envs.vector import Step
 from cavalcade.exchange import Client, Desk, Exchange, ServedDesk
 from cavalcade.experience import Experience
@@ -100,8 +100,9 @@ class Guest:
         self.heard, self.since = 0, 0.0  # the number of the last request that was looked at, and when
         self.asked: Heard | None = None  # that request, with others
         self.mine = slice(0)  # its part of them
-        self.about = [0, 0, 0]  # RUN, STEPPED and ENDED
+        self.about = [0, 0, 0, 0]  # RUN, STEPPED, ENDED and LEAVES
         self.turn = 0  # among the answers of the service, that of the last one
+        self.away = False  # at another service, or asleep
 
     @property
     def waiting(self) -> bool:
@@ -124,6 +125,17 @@ class Guest:
         else:
             self.run = self.about[RUN]
             seat.begin_again()
+        self.away = False
+        if self.about[LEAVES]:
+            self.leave()
+            self.desk.answer({})
+
+    def leave(self) -> None:
+        """Nobody comes back to what was under way: the room promised for it is another's."""
+        self.away, self.desk.reclaimed = True, False
+        self.seat.leave()
+        whole = 0 if self.seat.outbox is None else len(self.seat.outbox.rows)
+        self.portion.promise(min(0, whole - self.portion.promised))
 
     def state(self) -> dict:
         under_way = dict(zip(DONE, self.seat.under_way)) if self.seat.under_way else {}
@@ -136,6 +148,7 @@ class Guest:
             "turn": self.turn,
             "promised": self.portion.promised,
             "run": self.run,
+            "away": self.away,
         }
 
     def restore(self, state: dict) -> None:
@@ -156,11 +169,12 @@ class CentralActor:
         envs: int,
         most: int = 64,
         patience: float = 0.001,
+        moving: bool = False,
     ):
         """`envs`: environments of each worker. At most `most` workers are answered together; for more of them to ask,
-        nobody waits longer than `patience` seconds."""
+        nobody waits longer than `patience` seconds. `moving`: workers come and go."""
         self.policy, self.experience, self.sink, self.source = policy(), experience, sink, source
-        self.envs, self.most, self.patience = envs, most, patience
+        self.envs, self.most, self.patience, self.moving = envs, most, patience, moving
         algorithm, spec = self.policy.algorithm, self.policy.model.spec
         request = blank_request(algorithm, spec, envs)
         self.exchange = Exchange(request, {"action": spec.action.zeros(envs)})
@@ -192,6 +206,7 @@ class CentralActor:
         portion = Portion(self.sink, self.sink if self.beside_table else self, self._unwritten)
         number = int(desk.name.rpartition("/")[2])
         guest = Guest(desk, Seat(self.experience, self.policy.model, portion, self.envs, number), portion)
+        guest.away = self.moving
         self.guests.append(guest)
         if desk.name in self.kept:
             guest.restore(self.kept.pop(desk.name))
@@ -219,9 +234,22 @@ class CentralActor:
             now = time.monotonic()
             for guest in asking:
                 guest.hear(now)
+        if self.moving:
+            self._settle()
         if asking or moved:
             self.watch.lap("storing")
         return moved or bool(asking)
+
+    def _settle(self) -> None:
+        """Of those who left, or died: what is whole is delivered, and room promised to nobody given back. As long as
+        somebody waits here it is his."""
+        for guest in self.guests:
+            if guest.desk.reclaimed:
+                guest.leave()
+            if guest.away:
+                guest.seat.deliver()
+        if not self.beside_table and not any(guest.waiting for guest in self.guests):
+            self.sink.keep(self.promised)
 
     def _chosen(self) -> list[Guest]:
         """Whom to answer together, who waits longest first; nobody as long as more of them may still ask in time."""
@@ -229,7 +257,8 @@ class CentralActor:
         if not waiting:
             return []
         able = [guest for guest in sorted(waiting, key=lambda guest: (guest.since, guest.turn)) if guest.seat.may_act()]
-        some_missing = len(able) < self.most and len(waiting) < len(self.guests)
+        here = sum(not guest.away for guest in self.guests)
+        some_missing = len(able) < self.most and len(waiting) < here
         if not able or (some_missing and time.monotonic() - able[0].since < self.patience):
             return []
         return able[: self.most]
@@ -304,6 +333,7 @@ class CentralActor:
                 guest.portion.promise(mine["promised"])
                 guest.desk.restore(mine["desk"])
                 guest.heard = guest.desk.number if mine["heard"] else 0
+                guest.away = mine["away"]
                 guest.since = time.monotonic()
                 Heard([guest], self.envs)
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from cavalcade import tree
 from cavalcade.acting import actor_rng
 from cavalcade.algorithm import Algorithm, Clock
 from cavalcade.envs.vector import Environments
@@ -18,7 +19,8 @@ from cavalcade.stopwatch import Stopwatch
 from cavalcade.tree import Tree
 
 FLAGS = ("terminated", "truncated", "valid", "first")  # rows of one array in a request: many small ones cost more
-RUN, STEPPED, ENDED = range(3)  # and numbers in another: of the life, whether it stepped, whether an episode ended
+# and numbers in another: of the life, whether it stepped, whether an episode ended, whether it takes its leave
+RUN, STEPPED, ENDED, LEAVES = range(4)
 
 
 def blank_request(algorithm: Algorithm, spec: EnvSpec, count: int) -> Tree:
@@ -28,7 +30,7 @@ def blank_request(algorithm: Algorithm, spec: EnvSpec, count: int) -> Tree:
         "obs": spec.zeros(count),
         "next_observation": spec.zeros(count),
         "noise": algorithm.noise(spec, np.random.default_rng(0), count, Clock(0)),
-        "about": np.zeros(3, np.int64),
+        "about": np.zeros(4, np.int64),
     }
 
 
@@ -45,15 +47,19 @@ class EnvWorker:
         actor: int = 0,
         actors: int = 1,
         incarnation: int = 0,
+        valves: Any = None,
     ):
-        """`incarnation`: how often this worker was built before, after failures."""
+        """`incarnation`: how often this worker was built before, after failures. `valves`: say which of several central
+        actors to ask, and whether to step at all (see `adjusting.py`)."""
         self.environments = environments(actor, incarnation)
         self.algorithm, self.spec, self.actor, self.actors = algorithm, spec, actor, actors
         self.count = self.environments.count
-        self.desk: Client = central.desk(f"actor/{actor}")
+        self.desks: list[Client] = [c.desk(f"actor/{actor}") for c in (central if valves is not None else [central])]
+        self.valves, self.at = valves, 0  # and at which desk
         self.rng = actor_rng(seed, actor, incarnation)
         self.run = incarnation  # another number: other episodes
-        self.asked = self.begins = False  # a request is out; the next begins new episodes, whatever the reply was
+        self.asked = self.begins = False  # a request is out; the next begins anew, whatever the reply was
+        self.paused: tuple[Tree, np.ndarray] | None = None  # observations and first, where episodes go on elsewhere
         self.steps = 0  # environment steps so far
         self.episodes: list[tuple[float, int]] = []
         self.watch = Stopwatch()
@@ -61,10 +67,7 @@ class EnvWorker:
     def step(self) -> bool:
         self.watch.start()
         if not self.asked:
-            flags = np.zeros((len(FLAGS), self.count), np.bool_)
-            flags[FLAGS.index("first")] = True
-            self._ask({"obs": self.environments.reset(), "flags": flags, "about": (self.run, False, False)})
-            return True
+            return self._begin()
         reply = self.desk.take()
         if reply is None:
             return False
@@ -77,12 +80,38 @@ class EnvWorker:
         if step.episodes:
             self.episodes.extend((episode.total, episode.length) for episode in step.episodes)
         ended = step.next_observation is not step.observation
-        request = {"obs": step.observation, "reward": step.reward, "about": (self.run, True, ended)}
+        request = {"obs": step.observation, "reward": step.reward}
         request["flags"] = [getattr(step, name) for name in FLAGS]
         if ended:  # else both are the same, and large ones need not be sent twice
             request["next_observation"] = step.next_observation
-        self._ask(request)
+        if self.valves is not None and self.valves.predictor_for(self.actor) != self.at:
+            self._leave(request, step.first, ended)
+        else:
+            self._ask({**request, "about": (self.run, True, ended, False)})
         return True
+
+    @property
+    def desk(self) -> Client:
+        return self.desks[self.at]
+
+    def _begin(self) -> bool:
+        if self.valves is not None:
+            at = self.valves.predictor_for(self.actor)
+            if at is None:
+                return False
+            self.at = at
+        obs, first = self.paused or (self.environments.reset(), np.ones(self.count, np.bool_))
+        self.paused = None
+        flags = np.zeros((len(FLAGS), self.count), np.bool_)
+        flags[FLAGS.index("first")] = first
+        self._ask({"obs": obs, "flags": flags, "about": (self.run, False, False, False)})
+        return True
+
+    def _leave(self, request: dict[str, Any], first: np.ndarray, ended: bool) -> None:
+        """Bring what came of the last step and ask for nothing; the reply says that it was heard."""
+        self.desk.send({**request, "about": (self.run, True, ended, True)})
+        self.asked = self.begins = True
+        self.paused = (request["obs"], first)
 
     def _ask(self, request: dict[str, Any]) -> None:
         clock = Clock(self.steps * self.actors, self.actor, self.actors)
@@ -106,6 +135,8 @@ class EnvWorker:
             "run": self.run,
             "asked": self.asked,
             "begins": self.begins,
+            "paused": tree.map(np.copy, dict(zip(("obs", "first"), self.paused))) if self.paused else {},
+            "at": self.at,
             "steps": self.steps,
             "episodes": [list(episode) for episode in self.episodes],
         }
@@ -113,12 +144,13 @@ class EnvWorker:
     def restore(self, state: dict) -> str:
         self.rng.bit_generator.state = state["rng"]
         self.steps, self.run = state["steps"], state["run"]
-        self.asked, self.begins = state["asked"], state["begins"]
+        self.asked, self.begins, self.at = state["asked"], state["begins"], state["at"]
+        self.paused = (state["paused"]["obs"], state["paused"]["first"]) if state["paused"] else None
         self.episodes = [(total, length) for total, length in state["episodes"]]
         self.environments.restore(state["environments"])
         if self.environments.resume == "replayed":
             return "environments replayed, the run goes on exactly"
-        self.run, self.begins = self.run + 1, self.asked
+        self.run, self.begins, self.paused = self.run + 1, self.asked, None
         return "environments cannot be saved and were restarted at an episode boundary"
 
     def close(self) -> None:

@@ -90,6 +90,7 @@ class Desk:
         self.address = DeskAddress(*blank, memory.names, bell_names)
         self.ring: Callable[[], None] = nobody
         self.since: Any = None  # when the request was first seen
+        self.reclaimed = False  # its client has died, and the server has not looked since
 
     @property
     def request(self) -> Tree:
@@ -120,7 +121,7 @@ class Desk:
 
     def reclaim(self) -> None:
         """The client has died; what it asked is not answered any more, and a new one may begin."""
-        self.since = None
+        self.since, self.reclaimed = None, True
         _core.store(self.places.words, ANSWERED, self.places.asked.rung())
 
     def state(self) -> dict:

@@ -73,6 +73,9 @@ class Settings:
     servers: int = 0  # slices of the parameter server; 0 is as the system says
     stragglers: int = 0  # gradients that an all-reduce may do without
     max_staleness: int = 100  # updates after which a parameter server drops a gradient
+    adjust_every: float = (
+        0.0  # seconds between adjustments of how many predictors, learners, workers are active; 0: off
+    )
     acts_in: str = "auto"  # auto, numpy, backend: what computes actions
     threads: int = 0  # of the backend; 0 is one for small networks, and all cores but one for convolutions
     checkpoint_seconds: float = 60.0  # between checkpoints
@@ -163,16 +166,19 @@ class Experiment:
             acting=acting,
             experience=experience,
             updates=s.updates or row.updates,
-            learners=s.learners or (s.actors if row.together else row.learners),
+            learners=s.learners or (s.actors if row.together else 1 if s.updates == "own" else row.learners),
             predictors=s.predictors if s.predictors >= 0 else 0 if changed else row.predictors,
             servers=s.servers or row.servers,
             stragglers=s.stragglers,
             max_staleness=s.max_staleness,
+            adjust_every=s.adjust_every,
             # each learner in one process with its actor: only where every actor has one
             together=row.together and (acting, experience) == ("local", "bundled") and s.learners in (0, s.actors),
         )
         if made.updates == "hogwild" and s.runtime == "ray":
             raise UserError("--updates hogwild changes memory that learners share, but --runtime ray shares none.")
+        if made.adjust_every and s.runtime == "ray":
+            raise UserError("--adjust-every turns valves in shared memory, but --runtime ray shares none.")
         if made.predictors and s.runtime == "ray":
             raise UserError(
                 "--predictors write to a table beside them, but on --runtime ray none is; use --predictors 0."

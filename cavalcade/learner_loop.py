@@ -32,15 +32,19 @@ class LearnerLoop:
         prefetch: bool = False,
         updates: Recipe = ALONE,
         partners: Sequence[Any] = (),
+        valves: Any = None,
+        number: int = 0,
     ):
         """`source`: a table, or several drawn from as one. `importance`: exponent of the weights that correct for
         prioritised draws; None where draws are uniform. `max_lag`: unrolls made more updates ago count for nothing; 0
         bears any lag. `prefetch`: a batch may be drawn while the one before it is learned. `updates`: how they are
-        made; `partners`: the nodes that have a part in it."""
+        made; `partners`: the nodes that have a part in it. `valves`: say whether the learner of this `number` is to
+        draw (see `adjusting.py`)."""
         self.learner, self.source, self.batch, self.importance = learner(), source, batch, importance
         self.max_lag = max_lag
         self.lock_step = self.learner.algorithm.reuse == "once" and hasattr(source, "hold")
-        self.batches = Prefetch(self._draw, prefetch)
+        self.batches, self.prefetch = Prefetch(self._draw, prefetch), prefetch
+        self.valves, self.number = valves, number
         self.updates = updates(self.learner, list(partners))
         self.work: Work | None = None  # on what was drawn, as long as others have to move first
         self.watch = Stopwatch()
@@ -93,7 +97,17 @@ class LearnerLoop:
         self.watch.lap("learning")
         return True
 
+    def _closed(self) -> bool:
+        """Nothing more is to be drawn; what was drawn or asked for already is learned while it is fresh."""
+        if self.valves is None:
+            return False
+        trains = self.valves.trains(self.number)
+        self.batches.ahead = self.prefetch and trains
+        return not trains and self.batches.held is None and not getattr(self.source, "asked", False)
+
     def _begin(self) -> bool:
+        if self._closed():
+            return False
         self.drawn = self.batches.take()
         if self.drawn is None:
             return False
@@ -112,7 +126,10 @@ class LearnerLoop:
         sample, self.work, self.drawn = self.drawn.sample, None, None
         if self.importance is not None and self.learner.priorities is not None:
             self.source.update_priorities(sample.keys, self.learner.priorities)
-        self.lag += float(self.version - sample.version.mean())
+        learned_with = getattr(
+            self.updates, "learned_with", self.version
+        )  # others may have made updates since our last
+        self.lag += float(learned_with - sample.version.mean())
         self.waited += time.time() - float(sample.made.mean())
         self._publish()
         if self.lock_step:

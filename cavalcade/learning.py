@@ -255,7 +255,16 @@ class Learner:
             size = int(np.prod(leaf.shape))
             parts.append(np.reshape(vector[at : at + size], leaf.shape))
             at += size
-        self.state = {**self.state, "statistics": self.backend.load(statistics, tree.rebuild(statistics, iter(parts)))}
+        self.take_statistics(tree.rebuild(statistics, iter(parts)))
+
+    def statistics(self) -> Tree:
+        """A copy of the normalisers."""
+        return tree.map(np.array, self.backend.to_numpy(self.state["statistics"]))
+
+    def take_statistics(self, statistics: Tree) -> None:
+        if statistics:
+            loaded = self.backend.load(self.state["statistics"], statistics)
+            self.state = {**self.state, "statistics": loaded}
 
     @property
     def updates(self) -> int:
@@ -263,8 +272,7 @@ class Learner:
 
     def params(self) -> tuple[np.ndarray, Tree]:
         """A copy of the parameter vector, and the statistics."""
-        vector = np.array(self.backend.to_numpy(self.state["params"]))
-        return vector, tree.map(np.array, self.backend.to_numpy(self.state["statistics"]))
+        return np.array(self.backend.to_numpy(self.state["params"])), self.statistics()
 
     def kept(self) -> dict:
         state = tree.map(np.array, self.backend.to_numpy(self.state))

@@ -22,6 +22,7 @@ class Metrics:
         self.episodes = 0
         self.step, self.updates = 0, 0
         self.lag, self.lagged = 0.0, 0  # sum of policy lags over so many updates
+        self.adjustments: list[dict] = []  # decisions on how many of each kind of node are active, of the whole run
         self.ledger = Ledger(places)
         self.start: dict | None = None  # what was booked until the first row, while processes waited for each other
         self.recent: Budget = {}  # of the last rows
@@ -69,6 +70,11 @@ class Metrics:
             if "seconds_in_table" in report:
                 row["time_in_table_seconds"] = report["seconds_in_table"]
         for report in reports.values():
+            if "adjusted" in report:
+                row |= {f"active_{name}": number for name, number in report["active"].items()}
+                self.adjustments += [{"step": step, **made} for made in report["adjusted"]]
+                if report["adjusted"]:
+                    row["adjusted"] = [made["sentence"] for made in report["adjusted"]]
             row |= {name: report[name] for name in ("table_size", "table_capacity") if name in report}
             for name, amount in report.get("counted", {}).items():  # what was dropped, by whom it may be
                 row[name] = row.get(name, 0.0) + amount
@@ -97,10 +103,12 @@ class Metrics:
             "episodes": self.episodes,
             "step": self.step,
             "updates": self.updates,
+            "adjustments": self.adjustments,
         }
 
     def restore(self, state: dict) -> None:
         self.before, self.began = state["before"], time.perf_counter()
         self.window = deque(state["window"], maxlen=WINDOW)
         self.episodes, self.step, self.updates = state["episodes"], state["step"], state["updates"]
+        self.adjustments = state["adjustments"]
         self.rates = deque([(self.before, self.step, self.updates, {})], maxlen=RATES)

@@ -192,13 +192,14 @@ class Parts:
     @property
     def _writers(self) -> int:
         """Nodes that write into a table: actors, or predictors for several workers each."""
-        return min(self.row.predictors, self.actors) or self.actors
+        return self.row.predictors or self.actors
 
     @property
     def writer_rows(self) -> int:
         """Rows that a writer in another process may have: what it has under way, once more for what is on its way to
         the table or back, and some so that they come many at a time."""
-        patience, environments = self.experience.patience(self.envs), self.envs * ceil(self.actors / self._writers)
+        workers = self.actors if self.row.adjust_every else ceil(self.actors / self._writers)  # all may come to one
+        patience, environments = self.experience.patience(self.envs), self.envs * workers
         under_way = adders.rows_needed(self.experience.item, self.signature.rows, 0, True, environments, patience)
         return 2 * under_way + 64
 

@@ -32,6 +32,7 @@ def make(run: Run, metrics: Metrics, bottleneck: Bottleneck | None, best: float 
         "policy_lag": metrics.policy_lag,
         "budget": {kind: _row(budget, kind) for budget in [metrics.budget()] for kind in budget},
         "bottleneck": found,
+        "adjustments": metrics.adjustments,
         "faults": faults(run),
     }
 
@@ -67,6 +68,9 @@ def lines(report: dict[str, Any], styled: bool) -> list[str]:
         shown.append(f"bottleneck: {report['bottleneck']['sentence']}")
     if report["policy_lag"] is not None:
         shown.append(f"policy lag: {number(round(report['policy_lag'], 3))} updates in the mean")
+    if made := report["adjustments"]:
+        kept = sum(one["kept"] for one in made)
+        shown.append(f"adjustments: {len(made)}, of which {kept} kept; the last: {made[-1]['sentence']}")
     found = report["faults"]
     if found:
         shown.append(f"faults: {len(found)}")

@@ -21,6 +21,9 @@ class Row:
     servers: int = 1  # slices of the parameter server
     stragglers: int = 0  # gradients that an all-reduce may do without
     max_staleness: int = 100  # updates after which a parameter server drops a gradient
+    adjust_every: float = (
+        0.0  # seconds between changes of how many predictors, learners and workers are active; 0 is off
+    )
     together: bool = False  # each learner in one process with its actors, where every learner has its own
 
     def __post_init__(self) -> None:
@@ -28,7 +31,7 @@ class Row:
             given = getattr(self, name)
             if given not in choices:
                 raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
-        require_at_least(self, learners=1, predictors=0, servers=1, stragglers=0, max_staleness=0)
+        require_at_least(self, learners=1, predictors=0, servers=1, stragglers=0, max_staleness=0, adjust_every=0)
         if self.learners > 1 and self.updates == "own":
             raise UserError(
                 f"--learners {self.learners} and --updates own contradict each other: learners that share nothing "
@@ -44,6 +47,13 @@ class Row:
             raise UserError("--predictors answer environment workers, but with --acting local there are none.")
         if self.predictors and self.experience == "bundled":
             raise UserError("--predictors write into one table, but --experience bundled has one with each learner.")
+        for name, wrong, why in (
+            ("acting", "local", "it changes how many predictors answer, and there are none"),
+            ("experience", "bundled", "it goes by what is drawn from one table"),
+            ("updates", "allreduce", "it lets learners rest, and the others would wait for them"),
+        ):
+            if self.adjust_every and getattr(self, name) == wrong:
+                raise UserError(f"--adjust-every {self.adjust_every:g} contradicts --{name} {wrong}: {why}.")
 
 
 SYNC = Row()

@@ -149,7 +149,7 @@ SYSTEMS |= {
         "a2c",
         "ga3c",
         "Babaeizadeh et al. 2017, Reinforcement learning through asynchronous advantage actor-critic on a GPU",
-        "predictors answer many agents together, a training queue feeds the learner",
+        "predictors answer many agents together, a training queue feeds trainers; adjusted with --adjust-every",
         settings={"queue_batches": 2, "log_epsilon": 1e-6},
         pixels={"unroll": 5, "entropy_cost": 0.01, "clip_rewards": True, "normalise_rewards": False},
     ),

@@ -178,6 +178,8 @@ class Session:
         self._note_faults()
         row = self.metrics.row(self.runtime.reports())
         self.recorder.write(row)
+        for sentence in row.get("adjusted", ()):
+            self.display.note(f"step {row['step']:,}: {sentence}")
         self.display.update(row, self._bottleneck(self.metrics.recent))
         if "evaluation" not in row:
             return

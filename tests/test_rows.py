@@ -61,6 +61,27 @@ def test_a_row_in_one_process_is_repeatable(algorithm, row):
         assert np.array_equal(one[0], one[1]), "learners that make every update together stay equal"
 
 
+def test_trainers_of_ga3c_draw_from_one_queue_and_change_one_model():
+    runs = []
+    for _ in range(2):
+        settings = Settings(**BOUNDED, seed=3)
+        runtime = Experiment.create("ga3c", "CartPole-v1", settings, SMALL["a2c"]).launch()
+        for _ in range(300):
+            runtime.round()
+        nodes = runtime.objects
+        learners, shared = [nodes["learner"], nodes["learner/1"]], nodes["params"]
+        draws, (version, vector, statistics) = [learner.draws for learner in learners], shared.latest(-1)
+        assert min(draws) > 3 and sum(draws) == version, "both draw, and each update is one of the model"
+        assert max(learner.version for learner in learners) == version
+        assert statistics["reward"]["count"] > 0, "normalisers are shared too"
+        while nodes["predictor/1"].policy.version < version:
+            runtime.round()
+        nodes["table"].check()
+        runs.append((draws, vector))
+        runtime.close()
+    assert runs[0][0] == runs[1][0] and np.array_equal(runs[0][1], runs[1][1])
+
+
 # each part of each axis, with a replay and with an on-policy algorithm; `make rows` runs all of them
 SOME = [
     ("dqn", ("local", "shared", "allreduce")),
@@ -150,6 +171,7 @@ def test_the_matrix_is_made_by_asking():
         ({"updates": "allreduce", "learners": 2, "stragglers": 2}, "leaves no gradient"),
         ({"updates": "hogwild", "stragglers": 1}, "--stragglers"),
         ({"predictors": 1}, "--acting local"),
+        ({"experience": "shared", "updates": "hogwild", "learners": 2}, "bears no policy lag"),
         ({"experience": "bundled", "updates": "allreduce", "learners": 2, "actors": 3}, "cannot be divided"),
         ({"acting": "centrla"}, "did you mean|central"),
         ({"updates": "hogwild", "runtime": "ray"}, "shares none"),

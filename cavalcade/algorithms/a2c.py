@@ -31,6 +31,11 @@ class A2C(ActorCritic):
         super().__post_init__()
         require_at_least(self, queue_batches=1, log_epsilon=0)
 
+    @property
+    def reuse(self) -> str:  # type: ignore[override]
+        """In a longer queue the policy moves on while batches wait; what is added in the logarithm helps to bear it."""
+        return "many" if self.queue_batches > 1 and self.log_epsilon else "once"
+
     def experience(self) -> Experience:
         return Experience(Unroll(self.unroll, self.discount), Queue(self.queue_batches), 0)
 

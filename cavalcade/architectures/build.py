@@ -3,6 +3,7 @@
 from typing import Any
 
 from cavalcade.acting import EnvLoop
+from cavalcade.architectures.partners import add_partners, add_valves, recipe
 from cavalcade.architectures.queues import QueueBesideReplay, mixture
 from cavalcade.central import CentralActor
 from cavalcade.env_worker import EnvWorker
@@ -12,10 +13,7 @@ from cavalcade.learner_loop import LearnerLoop
 from cavalcade.parts import Parts
 from cavalcade.program import Handle, Placement, Program
 from cavalcade.table.drawer import Drawer
-from cavalcade.updates import Alone, Recipe
-from cavalcade.updates.allreduce import ByAllReduce, Meeting
-from cavalcade.updates.hogwild import SharedParams, Unlocked
-from cavalcade.updates.parameter_server import ByServers, Shard
+from cavalcade.updates import Recipe
 
 MOST, PATIENCE = 64, 2e-3  # workers that central acting answers together, and seconds that one may wait for others
 
@@ -30,24 +28,27 @@ def build(name: str, x: Parts) -> Program:
     if row.experience == "shared" and row.learners > 1 and x.algorithm.reuse == "once":
         raise UserError(
             f"--experience shared lets {row.learners} learners draw while others still learn, but this algorithm bears "
-            "no policy lag: use --experience bundled."
+            "no policy lag: use --experience bundled or, where it has them, --queue-batches 2 --log-epsilon 1e-6."
         )
     partners = add_partners(program, x)
     one = x.of_one_learner
     tables: list[tuple[Handle, Handle]] = []  # where actors write, and where learners draw
+    valves: dict[str, Handle] = {}
     if row.experience == "shared" and row.learners > 1:
         with program.group("table"):
             sink, source = add_table(program, x)
             drawer = program.add("drawer", Drawer, source, sink, one.experience.batch, x.importance or 0.0)
             tables.append((sink, drawer))
+            valves = add_valves(program, x, sink)
     learners = []
     for k in range(row.learners):
         with program.group(place(x, k)):
             if len(tables) <= k and (row.experience == "bundled" or not tables):
                 tables.append(add_table(program, one))
-            source = tables[k % len(tables)][1]
-            learners.append(add_learner(program, one, source, recipe(x, k), partners))
-    add_acting(program, x, [sink for sink, _ in tables], learners)
+                valves = add_valves(program, x, tables[-1][0])
+            source, number = tables[k % len(tables)][1], {"number": k} if valves else {}
+            learners.append(add_learner(program, one, source, recipe(x, k), partners, **valves, **number))
+    add_acting(program, x, [sink for sink, _ in tables], learners, partners, valves)
     return program
 
 
@@ -67,35 +68,24 @@ def add_table(program: Program, x: Parts) -> tuple[Handle, Handle]:
     return table, program.add("mixture", mixture, table, store.replay_share)
 
 
-def add_partners(program: Program, x: Parts) -> list[Handle]:
-    """What learners make their updates with."""
-    row = x.row
-    if row.updates == "parameter-server":
-        args = [(x.shared_learner, i, row.servers, row.max_staleness) for i in range(row.servers)]
-        return [program.add("server", Shard, *given, placement=Placement(group=f"server/{given[1]}")) for given in args]
-    if row.updates == "allreduce":
-        return [program.add("meeting", Meeting, x.learner, row.learners, row.stragglers)]
-    return [program.add("params", SharedParams, x.shared_learner)] if row.updates == "hogwild" else []
-
-
-def recipe(x: Parts, k: int) -> Recipe:
-    name = f"learner/{k}" if k else "learner"
-    if x.row.updates == "parameter-server":
-        return ByServers(name)
-    if x.row.updates == "allreduce":
-        return ByAllReduce(name, getattr(x.algorithm, "summed", False))
-    return Unlocked() if x.row.updates == "hogwild" else Alone()
-
-
-def add_learner(program: Program, x: Parts, source: Handle, updates: Recipe, partners: list[Handle]) -> Handle:
+def add_learner(
+    program: Program, x: Parts, source: Handle, updates: Recipe, partners: list[Handle], **more: Any
+) -> Handle:
     """A learner that draws from `source`; if it fails, all goes on from the last checkpoint."""
     about: dict[str, Any] = {"importance": x.importance, "max_lag": x.max_lag, "prefetch": x.prefetch}
-    about |= {"updates": updates, "partners": partners}
+    about |= {"updates": updates, "partners": partners, **more}
     placement = Placement(gpus=1.0 if x.learner_device.startswith("cuda") else 0.0)
     return program.add("learner", LearnerLoop, x.learner, source, x.experience.batch, **about, placement=placement)
 
 
-def add_acting(program: Program, x: Parts, sinks: list[Handle], learners: list[Handle]) -> None:
+def add_acting(
+    program: Program,
+    x: Parts,
+    sinks: list[Handle],
+    learners: list[Handle],
+    partners: list[Handle],
+    valves: dict[str, Handle],
+) -> None:
     """Actors or environment workers, dealt out to tables and learners in turn. One that fails is built anew: what it
     had under way is lost, and nothing else."""
     row, alone = x.row, Placement(restart="alone")
@@ -108,14 +98,14 @@ def add_acting(program: Program, x: Parts, sinks: list[Handle], learners: list[H
             program.add("actor", EnvLoop, x.policy, x.environments, x.experience, **ends, **about, placement=where)
         return
     predictors = []
+    # what is shared knows of everybody's updates; and of learners that may rest, the first never does
+    sources = partners if row.updates == "hogwild" else learners[:1] if valves else learners
+    limits = {"envs": x.envs, "most": MOST, "patience": PATIENCE, **({"moving": True} if valves else {})}
     for j in range(row.predictors or row.learners):
         where = Placement(group=f"predictor/{j}" if row.predictors else place(x, j))
-        ends = {"sink": sinks[j % len(sinks)], "source": learners[j % len(learners)]}
+        ends = {"sink": sinks[j % len(sinks)], "source": sources[j % len(sources)]}
         given = (x.policy, x.experience)
-        made = program.add(
-            "predictor", CentralActor, *given, **ends, envs=x.envs, most=MOST, patience=PATIENCE, placement=where
-        )
-        predictors.append(made)
+        predictors.append(program.add("predictor", CentralActor, *given, **ends, **limits, placement=where))
     for i, about in enumerate(numbered):
-        central = predictors[i % len(predictors)]
-        program.add("actor", EnvWorker, x.environments, x.algorithm, x.spec, central, **about, placement=alone)
+        asked = (x.environments, x.algorithm, x.spec, predictors if valves else predictors[i % len(predictors)])
+        program.add("actor", EnvWorker, *asked, **about, **valves, placement=alone)

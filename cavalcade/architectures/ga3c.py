@@ -1,8 +1,9 @@
 """GA3C: agents put observations into a prediction queue, predictors answer them in batches, and what was seen goes
-through a training queue to the trainer (Babaeizadeh 2017).
+through a training queue to the trainers (Babaeizadeh 2017).
 
-Predictors have processes of their own. Between prediction and training the parameters may have moved: the algorithm
-adds a small number inside the logarithm of the policy.
+Predictors and trainers have processes of their own. Trainers draw from one queue and change one model, the parameters
+and the optimiser's statistics in shared memory. Between prediction and training the parameters may have moved: the
+algorithm adds a small number inside the logarithm of the policy.
 """
 
 from cavalcade.architectures.build import build
@@ -10,7 +11,7 @@ from cavalcade.parts import Parts
 from cavalcade.program import Program
 from cavalcade.row import Row
 
-ROW = Row(acting="central", predictors=2)
+ROW = Row(acting="central", updates="hogwild", learners=2, predictors=2)
 
 
 def ga3c(x: Parts) -> Program:

@@ -32,14 +32,14 @@ from cavalcade.table.signature import Items, Signature
 from cavalcade.table.table import Table
 from cavalcade.tree import Tree
 
-WRITTEN, READ, STOPPED, WANTED, ALLOWED = 0, 8, 16, 24, 32  # words of a ring, a cache line apart
+WRITTEN, READ, STOPPED, WANTED, ALLOWED, RETURNED = 0, 8, 16, 24, 32, 40  # words of a ring, a cache line apart
 
 
 class Ring:
     """Records that one process puts in and another takes out, in order."""
 
     def __init__(self, leaves: dict[str, np.ndarray], size: int, memory: Memory):
-        self.size, self.words = size, memory.array((40,), np.int64)
+        self.size, self.words = size, memory.array((48,), np.int64)
         self.records = Planes(leaves, size, memory)
         self.numbers = np.arange(size, dtype=np.int32)
 
@@ -113,7 +113,7 @@ class Port:
         table.rows.reclaim(writer)  # what an earlier writer of this number held, when the table was saved
         self.ring: Callable[[], None] = nobody  # wakes the writer
         self.granted = 0  # rows that the writer has or may take
-        self.allowed = 0  # items it was ever promised room for
+        self.allowed = self.returned = 0  # items it was ever promised room for, and for how many it gave it back
         self._grant()
 
     def step(self) -> bool:
@@ -133,6 +133,9 @@ class Port:
     def _promise(self) -> None:
         """Room in a queue is promised before an unroll is begun, to one writer at a time: lock step stays exact."""
         words = self.rings.posts.words
+        returned = _core.load(words, RETURNED)
+        self.table.promised -= returned - self.returned
+        self.returned = returned
         missing = _core.load(words, WANTED) - self.allowed
         if missing > 0 and self.table.can_insert(self.table.promised + missing):
             self.table.promised += missing
@@ -175,10 +178,12 @@ class Port:
             self.table.rows.reclaim(self.writer)
         for ring in (self.rings.grants, self.rings.releases):
             ring.drop(ring.waiting)
-        self.table.promised -= self.allowed - _core.load(self.rings.posts.words, WRITTEN) if self.allowed else 0
-        self.allowed = _core.load(self.rings.posts.words, WRITTEN)
-        for word in (WANTED, ALLOWED):
-            _core.store(self.rings.posts.words, word, self.allowed)
+        words = self.rings.posts.words
+        written = _core.load(words, WRITTEN)
+        self.table.promised -= self.allowed - self.returned - written if self.allowed else 0
+        self.allowed, self.returned = written, 0
+        for word, value in ((WANTED, written), (ALLOWED, written), (RETURNED, 0)):
+            _core.store(words, word, value)
         self.granted = 0
         self._grant()
 
@@ -201,6 +206,7 @@ class Writer:
         self.waiting = 0
         self.ring: Callable[[], None] = nobody  # wakes the owner
         self.version = np.zeros(0, np.int64)
+        self.returned = _core.load(self.rings.posts.words, RETURNED)
 
     def ready(self, environments: int) -> bool:
         """Whether there are rows for a step of so many environments, even if all of their episodes end in it."""
@@ -211,13 +217,23 @@ class Writer:
         if not self.reserving:
             return self.rings.posts.room >= count
         words = self.rings.posts.words
-        needed = _core.load(words, WRITTEN) + count
+        needed = _core.load(words, WRITTEN) + self.returned + count
         if _core.load(words, ALLOWED) >= needed:
             return True
         if _core.load(words, WANTED) != needed:
             _core.store(words, WANTED, needed)
             self.ring()
         return False
+
+    def keep(self, count: int) -> None:
+        """Give back what room was promised for more than `count` items. Both sides only ever count up, so nothing that
+        is given back can be taken for still promised."""
+        words = self.rings.posts.words
+        surplus = _core.load(words, ALLOWED) - self.returned - _core.load(words, WRITTEN) - count
+        if self.reserving and surplus > 0:
+            self.returned += surplus
+            _core.store(words, RETURNED, self.returned)
+            self.ring()
 
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
         """Granted rows; waits until the owner has granted enough."""

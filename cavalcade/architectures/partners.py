@@ -1,0 +1,43 @@
+"""What learners have beside them: with whom they make their updates, and who says how many of them are active."""
+
+from cavalcade.adjusting import Adjuster
+from cavalcade.errors import UserError
+from cavalcade.parts import Parts
+from cavalcade.program import Handle, Placement, Program
+from cavalcade.updates import Alone, Recipe
+from cavalcade.updates.allreduce import ByAllReduce, Meeting
+from cavalcade.updates.hogwild import SharedParams, Unlocked
+from cavalcade.updates.parameter_server import ByServers, Shard
+
+
+def add_valves(program: Program, x: Parts, table: Handle) -> dict[str, Handle]:
+    """Beside the table, if it is asked for: who decides how many predictors, learners and workers are active."""
+    row = x.row
+    if not row.adjust_every:
+        return {}
+    most, item = (row.predictors or row.learners, row.learners, x.actors), x.experience.item
+    if most == (1, 1, 1):
+        raise UserError("--adjust-every has nothing to adjust: give more --actors, --learners or --predictors.")
+    return {
+        "valves": program.add("adjuster", Adjuster, table, getattr(item, "length", 1), most, row.adjust_every, x.seed)
+    }
+
+
+def add_partners(program: Program, x: Parts) -> list[Handle]:
+    """What learners make their updates with."""
+    row = x.row
+    if row.updates == "parameter-server":
+        args = [(x.shared_learner, i, row.servers, row.max_staleness) for i in range(row.servers)]
+        return [program.add("server", Shard, *given, placement=Placement(group=f"server/{given[1]}")) for given in args]
+    if row.updates == "allreduce":
+        return [program.add("meeting", Meeting, x.learner, row.learners, row.stragglers)]
+    return [program.add("params", SharedParams, x.shared_learner)] if row.updates == "hogwild" else []
+
+
+def recipe(x: Parts, k: int) -> Recipe:
+    name = f"learner/{k}" if k else "learner"
+    if x.row.updates == "parameter-server":
+        return ByServers(name)
+    if x.row.updates == "allreduce":
+        return ByAllReduce(name, getattr(x.algorithm, "summed", False))
+    return Unlocked(x.row.experience == "shared") if x.row.updates == "hogwild" else Alone()
