@@ -6,7 +6,7 @@ from cavalcade.errors import UserError, nearest, require_at_least
 
 CHOICES = {
     "acting": ("local", "central"),
-    "experience": ("shared", "bundled"),
+    "experience": ("shared", "shards", "bundled"),
     "updates": ("own", "allreduce", "parameter-server", "hogwild"),
 }
 
@@ -14,9 +14,11 @@ CHOICES = {
 @dataclass(frozen=True)
 class Row:
     acting: str = "local"  # local: with the environments; central: one policy answers many environment workers
-    experience: str = "shared"  # shared: one table; bundled: one with each learner and its actors
+    experience: str = "shared"  # shared: one table; shards: several, each with some actors, drawn from as one by all
+    # learners; bundled: one with each learner and its actors
     updates: str = "own"  # own, allreduce, parameter-server, hogwild
     learners: int = 1
+    shards: int = 0  # tables of --experience shards, in processes of their own
     predictors: int = 0  # of central acting, in processes of their own; 0 is one beside each learner
     servers: int = 1  # slices of the parameter server
     stragglers: int = 0  # gradients that an all-reduce may do without
@@ -28,12 +30,14 @@ class Row:
             given = getattr(self, name)
             if given not in choices:
                 raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
-        require_at_least(self, learners=1, predictors=0, servers=1, stragglers=0, max_staleness=0)
+        require_at_least(self, learners=1, shards=0, predictors=0, servers=1, stragglers=0, max_staleness=0)
         if self.learners > 1 and self.updates == "own":
             raise UserError(
                 f"--learners {self.learners} and --updates own contradict each other: learners that share nothing "
                 "learn as many policies; combine their updates by allreduce, parameter-server or hogwild."
             )
+        if self.shards and self.experience != "shards":
+            raise UserError(f"--shards are those of --experience shards; --experience {self.experience} has none.")
         if self.stragglers and self.updates != "allreduce":
             raise UserError(
                 f"--stragglers are gradients an all-reduce does without; --updates {self.updates} waits for none."

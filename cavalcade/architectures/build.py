@@ -3,15 +3,13 @@
 from typing import Any
 
 from cavalcade.acting import EnvLoop
-from cavalcade.architectures.queues import QueueBesideReplay, mixture
+from cavalcade.architectures.tables import add_draws, add_table, add_tables
 from cavalcade.central import CentralActor
 from cavalcade.env_worker import EnvWorker
 from cavalcade.errors import UserError
-from cavalcade.experience import Queue
 from cavalcade.learner_loop import LearnerLoop
 from cavalcade.parts import Parts
 from cavalcade.program import Handle, Placement, Program
-from cavalcade.table.drawer import Drawer
 from cavalcade.updates import Alone, Recipe
 from cavalcade.updates.allreduce import ByAllReduce, Meeting
 from cavalcade.updates.hogwild import SharedParams, Unlocked
@@ -27,27 +25,24 @@ def build(name: str, x: Parts) -> Program:
             f"--experience bundled gives each of {row.learners} learners as many actors, but --actors {x.actors} "
             "cannot be divided by it."
         )
-    if row.experience == "shared" and row.learners > 1 and x.algorithm.reuse == "once":
+    if row.experience != "bundled" and row.learners > 1 and x.lock_step:
         raise UserError(
-            f"--experience shared lets {row.learners} learners draw while others still learn, but this algorithm bears "
-            "no policy lag: use --experience bundled."
+            f"--experience {row.experience} lets {row.learners} learners draw while others still learn, but this "
+            "algorithm bears no policy lag: use --experience bundled."
         )
     partners = add_partners(program, x)
     one = x.of_one_learner
-    tables: list[tuple[Handle, Handle]] = []  # where actors write, and where learners draw
-    if row.experience == "shared" and row.learners > 1:
-        with program.group("table"):
-            sink, source = add_table(program, x)
-            drawer = program.add("drawer", Drawer, source, sink, one.experience.batch, x.importance or 0.0)
-            tables.append((sink, drawer))
+    sinks, drawers = add_tables(program, x)
     learners = []
     for k in range(row.learners):
         with program.group(place(x, k)):
-            if len(tables) <= k and (row.experience == "bundled" or not tables):
-                tables.append(add_table(program, one))
-            source = tables[k % len(tables)][1]
+            if drawers:
+                source = add_draws(program, x, drawers, k)
+            else:
+                sink, source = add_table(program, one)
+                sinks.append(sink)
             learners.append(add_learner(program, one, source, recipe(x, k), partners))
-    add_acting(program, x, [sink for sink, _ in tables], learners)
+    add_acting(program, x, sinks, learners)
     return program
 
 
@@ -56,15 +51,6 @@ def place(x: Parts, k: int) -> str:
     if x.row.together:
         return f"worker/{k}"
     return f"learner/{k}" if x.row.learners > 1 else "learner"
-
-
-def add_table(program: Program, x: Parts) -> tuple[Handle, Handle]:
-    store = x.experience.store
-    if not isinstance(store, Queue) or not store.replay_share:
-        table = program.add("table", x.table)
-        return table, table
-    table = program.add("table", QueueBesideReplay, x)
-    return table, program.add("mixture", mixture, table, store.replay_share)
 
 
 def add_partners(program: Program, x: Parts) -> list[Handle]:
@@ -104,17 +90,20 @@ def add_acting(program: Program, x: Parts, sinks: list[Handle], learners: list[H
         for i, about in enumerate(numbered):
             k = i % row.learners
             where = Placement(group=place(x, k)) if row.together else alone
-            ends = {"sink": sinks[k % len(sinks)], "source": learners[k]}
+            ends = {"sink": sinks[i % len(sinks)], "source": learners[k]}
             program.add("actor", EnvLoop, x.policy, x.environments, x.experience, **ends, **about, placement=where)
         return
     predictors = []
     for j in range(row.predictors or row.learners):
         where = Placement(group=f"predictor/{j}" if row.predictors else place(x, j))
-        ends = {"sink": sinks[j % len(sinks)], "source": learners[j % len(learners)]}
-        given = (x.policy, x.experience)
-        made = program.add(
-            "predictor", CentralActor, *given, **ends, envs=x.envs, most=MOST, patience=PATIENCE, placement=where
+        given = (
+            x.policy,
+            x.experience,
+            [sinks[j]] if row.experience == "bundled" else sinks,
+            learners[j % row.learners],
         )
+        patience = PATIENCE if x.writers != "here" else 0.0  # a clock would make runs differ
+        made = program.add("predictor", CentralActor, *given, x.envs, MOST, patience, placement=where)
         predictors.append(made)
     for i, about in enumerate(numbered):
         central = predictors[i % len(predictors)]
