@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import cavalcade
+from cavalcade import checkpoint
 from cavalcade.errors import UserError
 from cavalcade.experiment import ALGORITHMS, ARCHITECTURES, Experiment, Settings
 from cavalcade.matrix import rows, table, why_not
@@ -16,8 +17,10 @@ from tests.leftovers import assert_nothing_is_left, orphaned
 SMALL = {
     "dqn": {"hidden": (16,), "replay_size": 2_000, "replay_start": 100, "batch": 16, "target_period": 20},
     "a2c": {"hidden": (16,), "unroll": 8},
+    "impala": {"hidden": (16,), "unroll": 8, "batch": 6},
 }
-RUNS = [(algorithm, row) for algorithm in SMALL for row in rows() if not why_not(algorithm, row)]
+RUNS = [(algorithm, row) for algorithm in ("dqn", "a2c") for row in rows() if not why_not(algorithm, row)]
+RUNS += [("impala", ("local", "shards", updates)) for updates in ("own", "allreduce")]
 BOUNDED = {"envs": 4, "actors": 2, "evaluations": 0, "steps": 1_500, "backend": "numpy"}
 
 
@@ -61,12 +64,38 @@ def test_a_row_in_one_process_is_repeatable(algorithm, row):
         assert np.array_equal(one[0], one[1]), "learners that make every update together stay equal"
 
 
+@pytest.mark.parametrize("system", ["apex-dqn", "a2c", "impala"])
+def test_shards_go_on_exactly_from_a_checkpoint(tmp_path, system):
+    """Three actors on two shards: at some of these moments part of a draw has come, and part of it is waited for."""
+    algorithm = system.removeprefix("apex-")
+    settings = Settings(**{**BOUNDED, "actors": 3}, experience="shards", seed=3)
+    experiment = Experiment.create(system, "CartPole-v1", settings, SMALL[algorithm])
+    runtime, waited = experiment.launch(), 0
+    for rounds in range(60, 140):
+        runtime.round()
+        draws = runtime.objects["draws"]
+        if rounds % 20 == 0 or (draws.asked and draws.parts and not waited):
+            waited += bool(draws.asked and draws.parts)
+            checkpoint.save(tmp_path, {"nodes": runtime.state()}, rounds)
+            state = checkpoint.load_step(tmp_path, rounds)
+            resumed = experiment.launch((tmp_path, rounds, state))
+            for _ in range(30):
+                runtime.round()
+                resumed.round()
+            ends = [running.call("learner", "latest", -1) for running in (runtime, resumed)]
+            assert ends[0][0] == ends[1][0] > 0 and np.array_equal(ends[0][1], ends[1][1])
+            resumed.close()
+    runtime.close()
+
+
 # each part of each axis, with a replay and with an on-policy algorithm; `make rows` runs all of them
 SOME = [
     ("dqn", ("local", "shared", "allreduce")),
     ("dqn", ("local", "bundled", "parameter-server")),
     ("dqn", ("central", "shared", "own")),
     ("dqn", ("central", "bundled", "hogwild")),
+    ("a2c", ("local", "shards", "own")),
+    ("impala", ("local", "shards", "allreduce")),
     ("a2c", ("local", "bundled", "allreduce")),
     ("a2c", ("local", "bundled", "hogwild")),
     ("a2c", ("central", "shared", "own")),
@@ -138,7 +167,7 @@ def test_every_system_is_a_row_and_can_be_drawn():
 
 def test_the_matrix_is_made_by_asking():
     lines = table()
-    assert len([line for line in lines if line.startswith(("local", "central"))]) == 16
+    assert len([line for line in lines if line.startswith(("local", "central"))]) == 24
     assert all(name in lines[0] for name in ALGORITHMS)
     assert any("bears no policy lag" in line for line in lines)
 
@@ -150,6 +179,9 @@ def test_the_matrix_is_made_by_asking():
         ({"updates": "allreduce", "learners": 2, "stragglers": 2}, "leaves no gradient"),
         ({"updates": "hogwild", "stragglers": 1}, "--stragglers"),
         ({"predictors": 1}, "--acting local"),
+        ({"shards": 2}, "--experience shared has none"),
+        ({"experience": "shards", "shards": 3}, "--shards 3 and --actors 2"),
+        ({"experience": "shards", "updates": "allreduce", "learners": 2}, "no policy lag"),
         ({"experience": "bundled", "updates": "allreduce", "learners": 2, "actors": 3}, "cannot be divided"),
         ({"acting": "centrla"}, "did you mean|central"),
         ({"updates": "hogwild", "runtime": "ray"}, "shares none"),

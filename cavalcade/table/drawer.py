@@ -15,6 +15,7 @@ from cavalcade.table import _core
 from cavalcade.table.table import Sample, Table
 from cavalcade.tree import Tree
 
+NUMBERS = ("chosen", "share", "totals", "sizes", "given")  # arrays that decide the next draws
 DRAWN = [name for name in Sample._fields if name != "weight"]  # what shards send; weights need the whole draw
 
 
@@ -118,7 +119,7 @@ class Draws:
     As all of a draw may fall to one shard, its limiter's window has to be wider than a draw.
     """
 
-    def __init__(self, drawers: Sequence[Any], name: str, quotas: Sequence[int] = (), seed: int = 0):
+    def __init__(self, drawers: Sequence[Any], name: str, quotas: Sequence[int] = (), seed: Any = 0):
         """`quotas`: items of every draw that each shard gives; without them shards are chosen by their sums."""
         self.clients = [drawer.desk(name) for drawer in drawers]
         self.quotas = quotas
@@ -128,8 +129,7 @@ class Draws:
         self.judged: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by shard: keys and priorities to be sent
         self.parts: list[Tree] = []  # what came and was not given on
         self.chosen, self.share = np.zeros(0, np.int64), np.zeros(0)  # shards of the draw, and their shares
-        self.totals = np.zeros(len(drawers))
-        self.sizes = np.zeros(len(drawers))
+        self.totals, self.sizes, self.given = np.zeros((3, len(drawers)))  # sums, items, and items given so far
 
     def sample(self, count: int, importance: float = 0.0) -> Sample | None:
         """`count` items; None as long as some of them have not come. Before the first draw every shard is asked for no
@@ -178,6 +178,7 @@ class Draws:
                 del self.asked[shard]
                 self.totals[shard], self.sizes[shard] = reply["total"], reply["size"]
                 if count := int(reply["count"]):
+                    self.given[shard] += count
                     part = {name: tree.map(lambda leaf, n=count: np.copy(leaf[:n]), reply[name]) for name in DRAWN}
                     self.parts.append({**part, "keys": part["keys"] * len(self.clients) + shard})
         return len(self.asked) < before
@@ -198,7 +199,7 @@ class Draws:
             "asked": {str(shard): request for shard, request in self.asked.items()},
             "judged": {str(shard): list(pair) for shard, pair in self.judged.items()},
             "parts": list(self.parts),
-            **{name: getattr(self, name).copy() for name in ("chosen", "share", "totals", "sizes")},
+            **{name: getattr(self, name).copy() for name in NUMBERS},
         }
 
     def restore(self, state: dict) -> None:
@@ -206,7 +207,7 @@ class Draws:
         self.rng.bit_generator.state = state["rng"]
         self.number, self.parts = state["number"], list(state["parts"])
         self.judged = {int(shard): tuple(pair) for shard, pair in state["judged"].items()}
-        for name in ("chosen", "share", "totals", "sizes"):
+        for name in NUMBERS:
             setattr(self, name, state[name].copy())
         self.asked = {int(shard): request for shard, request in state["asked"].items()}
         for shard, request in self.asked.items():
@@ -224,8 +225,10 @@ class QueueDraws(Draws):
 
     def sample(self, count: int, importance: float = 0.0) -> Sample | None:
         while (missing := count - sum(len(part["keys"]) for part in self.parts)) > 0:
-            idle = [shard for shard in range(len(self.clients)) if shard not in self.asked]
-            idle.sort(key=lambda shard: (shard + self.number) % len(self.clients))  # what cannot be divided goes round
+            by_given = np.argsort(
+                self.given, kind="stable"
+            ).tolist()  # the rest falls to who gave least
+            idle = [shard for shard in by_given if shard not in self.asked]
             for place, shard in enumerate(idle):
                 if most := (missing + len(idle) - 1 - place) // len(idle):
                     self._ask(shard, 1, most)
