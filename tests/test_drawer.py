@@ -122,6 +122,9 @@ def test_nothing_is_chosen_before_every_shard_has_its_minimum_and_a_choice_stand
     tables[1].insert({"n": np.array([2, 3])})
     assert draws.sample(8) is None, "the second gives one item before there is more"
     chosen = draws.chosen.copy()
+    assert [len(part["keys"]) for part in draws.parts] == [np.count_nonzero(chosen == 0)]
+    draws, kept = drawn(tables, seed=4), draws.state()
+    draws.restore(kept)
     tables[1].insert({"n": np.array([4, 5, 6, 7, 8, 9])})
     sample = draws.sample(8)
     assert np.array_equal(sample.keys % 2, chosen) and np.array_equal(np.array(numbers_of(sample)) > 1, chosen == 1)

@@ -17,7 +17,7 @@ from tests.leftovers import assert_nothing_is_left, orphaned
 SMALL = {
     "dqn": {"hidden": (16,), "replay_size": 2_000, "replay_start": 100, "batch": 16, "target_period": 20},
     "a2c": {"hidden": (16,), "unroll": 8},
-    "impala": {"hidden": (16,), "unroll": 8, "batch": 6},
+    "impala": {"hidden": (16,), "unroll": 8, "batch": 10},
 }
 RUNS = [(algorithm, row) for algorithm in ("dqn", "a2c") for row in rows() if not why_not(algorithm, row)]
 RUNS += [("impala", ("local", "shards", updates)) for updates in ("own", "allreduce")]
@@ -66,15 +66,15 @@ def test_a_row_in_one_process_is_repeatable(algorithm, row):
 
 @pytest.mark.parametrize("system", ["apex-dqn", "a2c", "impala"])
 def test_shards_go_on_exactly_from_a_checkpoint(tmp_path, system):
-    """Three actors on two shards: at some of these moments part of a draw has come, and part of it is waited for."""
+    """Three actors on two shards. With queues that fill unevenly there are moments at which part of a batch has come."""
     algorithm = system.removeprefix("apex-")
     settings = Settings(**{**BOUNDED, "actors": 3}, experience="shards", seed=3)
     experiment = Experiment.create(system, "CartPole-v1", settings, SMALL[algorithm])
     runtime, waited = experiment.launch(), 0
-    for rounds in range(60, 140):
+    for rounds in range(60, 120):
         runtime.round()
         draws = runtime.objects["draws"]
-        if rounds % 20 == 0 or (draws.asked and draws.parts and not waited):
+        if rounds % 30 == 0 or (draws.asked and draws.parts and not waited):
             waited += bool(draws.asked and draws.parts)
             checkpoint.save(tmp_path, {"nodes": runtime.state()}, rounds)
             state = checkpoint.load_step(tmp_path, rounds)
@@ -86,6 +86,7 @@ def test_shards_go_on_exactly_from_a_checkpoint(tmp_path, system):
             assert ends[0][0] == ends[1][0] > 0 and np.array_equal(ends[0][1], ends[1][1])
             resumed.close()
     runtime.close()
+    assert waited or system != "impala"
 
 
 # each part of each axis, with a replay and with an on-policy algorithm; `make rows` runs all of them
