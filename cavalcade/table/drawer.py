@@ -225,9 +225,7 @@ class QueueDraws(Draws):
 
     def sample(self, count: int, importance: float = 0.0) -> Sample | None:
         while (missing := count - sum(len(part["keys"]) for part in self.parts)) > 0:
-            by_given = np.argsort(
-                self.given, kind="stable"
-            ).tolist()  # the rest falls to who gave least
+            by_given = np.argsort(self.given, kind="stable").tolist()  # the rest falls to who gave least
             idle = [shard for shard in by_given if shard not in self.asked]
             for place, shard in enumerate(idle):
                 if most := (missing + len(idle) - 1 - place) // len(idle):
