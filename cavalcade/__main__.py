@@ -253,7 +253,7 @@ def graph(arguments: list[str]) -> None:
         actors: int = 2
         evaluations: int = 1  # 0 draws the program without its evaluator
         acting: str = ""  # local, central
-        experience: str = ""  # shared, bundled
+        experience: str = ""  # shared, shards, bundled
         updates: str = ""  # own, allreduce, parameter-server, hogwild
         learners: int = 0
 

@@ -10,6 +10,7 @@ Several services share the workers of a program between them (GA3C's predictors)
 
 import time
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -164,24 +165,26 @@ class CentralActor:
         self,
         policy: Callable[[], Policy],
         experience: Experience,
-        sink: Any,
+        sinks: list,
         source: Any,
         envs: int,
         most: int = 64,
         patience: float = 0.001,
         moving: bool = False,
     ):
-        """`envs`: environments of each worker. At most `most` workers are answered together; for more of them to ask,
-        nobody waits longer than `patience` seconds. `moving`: workers come and go."""
-        self.policy, self.experience, self.sink, self.source = policy(), experience, sink, source
+        """`sinks`: tables, to which workers are dealt out in turn. `envs`: environments of each worker. At most `most`
+        workers are answered together; for more of them to ask, nobody waits longer than `patience` seconds. `moving`:
+        workers come and go."""
+        self.policy, self.experience, self.sinks, self.source = policy(), experience, sinks, source
         self.envs, self.most, self.patience, self.moving = envs, most, patience, moving
         algorithm, spec = self.policy.algorithm, self.policy.model.spec
         request = blank_request(algorithm, spec, envs)
         self.exchange = Exchange(request, {"action": spec.action.zeros(envs)})
         self.guests: list[Guest] = []
         self.kept: dict[str, dict] = {}  # of workers that are to come
-        self.promised = 0  # items for which a table in another process has promised room
-        self.beside_table = hasattr(sink, "promised")
+        self.beside_table = hasattr(sinks[0], "promised")
+        # where items are counted for which room was promised; those of a table in another process are counted here
+        self.books = sinks if self.beside_table else [SimpleNamespace(promised=0) for _ in sinks]
         self.padded = self.policy.acts_in in COMPILED_FOR_A_SHAPE
         self.watch = Stopwatch()
         self.turns = 0  # answers so far
@@ -203,8 +206,9 @@ class CentralActor:
 
     def _welcome(self, made: Any) -> Any:
         desk = self.exchange.desks[-1]
-        portion = Portion(self.sink, self.sink if self.beside_table else self, self._unwritten)
         number = int(desk.name.rpartition("/")[2])
+        sink, book = self.sinks[number % len(self.sinks)], self.books[number % len(self.sinks)]
+        portion = Portion(sink, book, lambda: self._unwritten(sink))
         guest = Guest(desk, Seat(self.experience, self.policy.model, portion, self.envs, number), portion)
         guest.away = self.moving
         self.guests.append(guest)
@@ -213,9 +217,10 @@ class CentralActor:
             guest.seat.begin_again()
         return made
 
-    def _unwritten(self) -> int:
-        """Steps of which rows may have to be taken after the next answers."""
-        return self.envs * sum(1 + guest.seat.adder.unwritten for guest in self.guests)
+    def _unwritten(self, sink: Any) -> int:
+        """Steps of which rows of this table may have to be taken after the next answers."""
+        mine = (guest.seat for guest in self.guests if guest.portion.sink is sink)
+        return self.envs * sum(1 + seat.adder.unwritten for seat in mine)
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -249,7 +254,8 @@ class CentralActor:
             if guest.away:
                 guest.seat.deliver()
         if not self.beside_table and not any(guest.waiting for guest in self.guests):
-            self.sink.keep(self.promised)
+            for sink, book in zip(self.sinks, self.books):
+                sink.keep(book.promised)
 
     def _chosen(self) -> list[Guest]:
         """Whom to answer together, who waits longest first; nobody as long as more of them may still ask in time."""

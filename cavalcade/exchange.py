@@ -91,6 +91,7 @@ class Desk:
         self.ring: Callable[[], None] = nobody
         self.since: Any = None  # when the request was first seen
         self.reclaimed = False  # its client has died, and the server has not looked since
+        self.given: Tree = {}  # the last reply: what of its arrays was filled
 
     @property
     def request(self) -> Tree:
@@ -111,7 +112,7 @@ class Desk:
         return self.number > self.answered
 
     def answer(self, reply: Tree) -> None:
-        _fill(self.places.reply, reply)
+        self.given = _fill(self.places.reply, reply)
         self.since = None
         self.places.answered()
         self.ring()
@@ -214,11 +215,10 @@ class ServedDesk:
         if not self.asked:
             self.client.send(message)
             self.asked = True
-        reply = self.client.take()
-        if reply is None:
+        if self.client.take() is None:
             return None
         self.asked = False
-        return map(np.copy, reply)
+        return map(np.copy, self.own.given)
 
     def reclaim(self) -> None:
         self.asked = False
@@ -255,9 +255,10 @@ def stacked(requests: list[Tree]) -> Tree:
     return requests[0] if len(requests) == 1 else map(lambda *parts: np.concatenate(parts), *requests)
 
 
-def _fill(places: Tree, values: Tree) -> None:
+def _fill(places: Tree, values: Tree) -> Tree:
+    """What was filled. An array may be shorter than its place: of what counts, there may be less than there is room."""
     if isinstance(places, dict):
-        for key, value in values.items():
-            _fill(places[key], value)
-    else:
-        places[...] = values
+        return {key: _fill(places[key], value) for key, value in values.items()}
+    filled = places[: len(values)] if np.ndim(values) else places
+    filled[...] = values
+    return filled

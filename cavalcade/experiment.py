@@ -66,16 +66,15 @@ class Settings:
     evaluations: int = 10  # evenly over the run; 0 saves the last policy instead of the best
     evaluation_episodes: int = 10
     acting: str = ""  # local: with the environments; central: many workers ask one policy; else as the system says
-    experience: str = ""  # shared: one table; bundled: one with each learner; else as the system says
+    experience: str = ""  # shared: one table; shards: several; bundled: one with each learner; else as the system says
     updates: str = ""  # own, allreduce, parameter-server, hogwild; else as the system says
     learners: int = 0  # 0 is as the system says: one, or one for each actor
+    shards: int = 0  # tables of --experience shards; 0 is two, or as the system says
     predictors: int = -1  # of central acting, in processes of their own; -1 is as the system says
     servers: int = 0  # slices of the parameter server; 0 is as the system says
     stragglers: int = 0  # gradients that an all-reduce may do without
     max_staleness: int = 100  # updates after which a parameter server drops a gradient
-    adjust_every: float = (
-        0.0  # seconds between adjustments of how many predictors, learners, workers are active; 0: off
-    )
+    adjust_every: float = 0.0  # seconds between changes of how many predictors, learners, actors are active; 0 is off
     acts_in: str = "auto"  # auto, numpy, backend: what computes actions
     threads: int = 0  # of the backend; 0 is one for small networks, and all cores but one for convolutions
     checkpoint_seconds: float = 60.0  # between checkpoints
@@ -167,6 +166,7 @@ class Experiment:
             experience=experience,
             updates=s.updates or row.updates,
             learners=s.learners or (s.actors if row.together else 1 if s.updates == "own" else row.learners),
+            shards=s.shards or (row.shards or 2 if experience == "shards" else 0),
             predictors=s.predictors if s.predictors >= 0 else 0 if changed else row.predictors,
             servers=s.servers or row.servers,
             stragglers=s.stragglers,

@@ -46,6 +46,7 @@ class Parts:
     writers: str = "here"  # of the table: here in its process, beside it in others, or away on other machines
     device: str = "auto"  # auto, cpu, cuda, mps: of the learner; actors act on the CPU
     row: Row = SYNC  # of the table of architectures
+    part: Experience | None = None  # of the algorithm's experience, where this is about one shard
 
     def __getstate__(self) -> dict:
         """What is worked out from the rest is worked out again elsewhere."""
@@ -56,6 +57,29 @@ class Parts:
         """With a learner's share of the actors and of the run."""
         learners = self.row.learners
         return replace(self, actors=max(1, self.actors // learners), steps=self.steps // learners)
+
+    def of_shard(self, shard: int) -> "Parts":
+        """With a shard's actors, and their share of what may wait. The batch of a replay stays whole, because all of
+        a draw may fall to one shard."""
+        whole, actors = self.experience, len(range(shard, self.actors, self.row.shards))
+        if not actors:
+            raise UserError(
+                f"--shards {self.row.shards} and --actors {self.actors} contradict each other: a shard to which no "
+                "actor writes would stay empty."
+            )
+        store, batch = whole.store, whole.batch
+        if isinstance(store, Replay):
+            size, start = (ceil(items * actors / self.actors) for items in (store.size, store.start))
+            store = replace(store, size=size, start=start)
+        else:
+            batch = ceil(batch * actors / self.actors)
+        part = replace(whole, store=store, batch=batch)
+        return replace(self, actors=actors, part=part, seed=stream_seed(self.seed, 3, shard))
+
+    @property
+    def lock_step(self) -> bool:
+        """Whether the algorithm bears no policy lag: nobody acts before what was drawn has been learned from."""
+        return self.algorithm.reuse == "once"
 
     def shared_learner(self) -> Learner:
         """For parameters that all learners change: each of their updates is one of its own."""
@@ -68,7 +92,7 @@ class Parts:
     @property
     def experience(self) -> Experience:
         """With the batch in items: a queue's default is one unroll from every environment."""
-        declared = self.algorithm.experience()
+        declared = self.part or self.algorithm.experience()
         return replace(declared, batch=declared.batch or self.envs * self.actors)
 
     @property
@@ -90,7 +114,7 @@ class Parts:
         runs that can be repeated."""
         store = self.experience.store
         slack = store.tolerance > 0 if isinstance(store, Replay) else store.batches > 1
-        return self.writers != "here" and slack and self.algorithm.reuse != "once"
+        return self.writers != "here" and slack and not self.lock_step
 
     @property
     def learner_device(self) -> str:
@@ -192,19 +216,25 @@ class Parts:
     @property
     def _writers(self) -> int:
         """Nodes that write into a table: actors, or predictors for several workers each."""
-        return self.row.predictors or self.actors
+        if self.row.acting == "local":
+            return self.actors
+        central = self.row.predictors or self.row.learners
+        return central if self.part or self.row.adjust_every else min(central, self.actors)
 
     @property
     def writer_rows(self) -> int:
         """Rows that a writer in another process may have: what it has under way, once more for what is on its way to
         the table or back, and some so that they come many at a time."""
-        workers = self.actors if self.row.adjust_every else ceil(self.actors / self._writers)  # all may come to one
+        moving = self.row.adjust_every or (self.part and self.row.acting == "central")
+        workers = self.actors if moving else ceil(self.actors / self._writers)  # else all may come to one
         patience, environments = self.experience.patience(self.envs), self.envs * workers
         under_way = adders.rows_needed(self.experience.item, self.signature.rows, 0, True, environments, patience)
         return 2 * under_way + 64
 
     @property
     def table_bytes(self) -> int:
+        if self.row.experience == "shards" and not self.part:
+            return sum(self.of_shard(k).table_bytes for k in range(self.row.shards))
         items = self.queue_size + self.replay_size
         return self._rows() * self.signature.rows.bytes + items * self.signature.item_bytes
 

@@ -6,7 +6,7 @@ from cavalcade.errors import UserError, nearest, require_at_least
 
 CHOICES = {
     "acting": ("local", "central"),
-    "experience": ("shared", "bundled"),
+    "experience": ("shared", "shards", "bundled"),
     "updates": ("own", "allreduce", "parameter-server", "hogwild"),
 }
 
@@ -14,16 +14,16 @@ CHOICES = {
 @dataclass(frozen=True)
 class Row:
     acting: str = "local"  # local: with the environments; central: one policy answers many environment workers
-    experience: str = "shared"  # shared: one table; bundled: one with each learner and its actors
+    experience: str = "shared"  # shared: one table; shards: several, each with some actors, drawn from as one by all
+    # learners; bundled: one with each learner and its actors
     updates: str = "own"  # own, allreduce, parameter-server, hogwild
     learners: int = 1
+    shards: int = 0  # tables of --experience shards, in processes of their own
     predictors: int = 0  # of central acting, in processes of their own; 0 is one beside each learner
     servers: int = 1  # slices of the parameter server
     stragglers: int = 0  # gradients that an all-reduce may do without
     max_staleness: int = 100  # updates after which a parameter server drops a gradient
-    adjust_every: float = (
-        0.0  # seconds between changes of how many predictors, learners and workers are active; 0 is off
-    )
+    adjust_every: float = 0.0  # seconds between changes of how many predictors, learners and workers are active
     together: bool = False  # each learner in one process with its actors, where every learner has its own
 
     def __post_init__(self) -> None:
@@ -31,12 +31,15 @@ class Row:
             given = getattr(self, name)
             if given not in choices:
                 raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
-        require_at_least(self, learners=1, predictors=0, servers=1, stragglers=0, max_staleness=0, adjust_every=0)
+        require_at_least(self, learners=1, shards=0, predictors=0, servers=1, stragglers=0)
+        require_at_least(self, max_staleness=0, adjust_every=0)
         if self.learners > 1 and self.updates == "own":
             raise UserError(
                 f"--learners {self.learners} and --updates own contradict each other: learners that share nothing "
                 "learn as many policies; combine their updates by allreduce, parameter-server or hogwild."
             )
+        if self.shards and self.experience != "shards":
+            raise UserError(f"--shards are those of --experience shards; --experience {self.experience} has none.")
         if self.stragglers and self.updates != "allreduce":
             raise UserError(
                 f"--stragglers are gradients an all-reduce does without; --updates {self.updates} waits for none."
@@ -50,6 +53,7 @@ class Row:
         for name, wrong, why in (
             ("acting", "local", "it changes how many predictors answer, and there are none"),
             ("experience", "bundled", "it goes by what is drawn from one table"),
+            ("experience", "shards", "it goes by what is drawn from one table"),
             ("updates", "allreduce", "it lets learners rest, and the others would wait for them"),
         ):
             if self.adjust_every and getattr(self, name) == wrong:

@@ -50,7 +50,7 @@ def program_of(x, acting, worker=EnvWorker, **limits):
         table = program.add("table", x.table)
         learner = program.add("learner", LearnerLoop, x.learner, table, x.experience.batch, importance=x.importance)
         if acting == "central":
-            central = program.add("central", CentralActor, x.policy, x.experience, table, learner, x.envs, **limits)
+            central = program.add("central", CentralActor, x.policy, x.experience, [table], learner, x.envs, **limits)
     for i in range(2):
         numbers = {"seed": x.seed, "actor": i, "actors": 2, "placement": Placement(restart="alone")}
         if acting == "central":
@@ -115,7 +115,7 @@ def service(workers=5, system="dqn", **limits):
     """A central actor and workers that nobody gives turns, and the sizes of the batches acted on, in workers."""
     x, sizes = parts_of(system, **({"replay_start": 1_000} if system == "dqn" else {})), []
     table, learner = x.table(), LearnerLoop(x.learner, None, x.experience.batch)
-    central = CentralActor(x.policy, x.experience, table, learner, x.envs, **limits)
+    central = CentralActor(x.policy, x.experience, [table], learner, x.envs, **limits)
     guests = [EnvWorker(x.environments, x.algorithm, x.spec, central, 0, i, workers) for i in range(workers)]
     act = central.policy.act
 
@@ -264,7 +264,7 @@ def test_jax_sees_few_batch_sizes_and_gives_the_same_actions():
     for backend in ("numpy", "jax"):
         x = parts_of("dqn", backend=backend)
         table, learner = x.table(), LearnerLoop(x.learner, None, x.experience.batch)
-        central = CentralActor(acting_on(x, backend), x.experience, table, learner, x.envs, patience=0.0)
+        central = CentralActor(acting_on(x, backend), x.experience, [table], learner, x.envs, patience=0.0)
         workers = [EnvWorker(x.environments, x.algorithm, x.spec, central, 0, i, 3) for i in range(3)]
         sizes, act = [], central.policy.act
 
@@ -378,7 +378,7 @@ def predictors_of(x):
     program.nodes["predictor/0"] = Node(
         "predictor/0",
         CentralActor,
-        (x.policy, x.experience, table, learner, x.envs),
+        (x.policy, x.experience, [table], learner, x.envs),
         limits,
         Placement(group="predictor/0"),
     )

@@ -87,11 +87,14 @@ def session(tmp_path, system, environment="CartPole-v1", **more):
     return Session(experiment, Run.create(tmp_path / "run", experiment.config()), False)
 
 
-@pytest.mark.parametrize("role", ["actor/0", "learner", "evaluator"])
-@pytest.mark.parametrize("system", ["apex-dqn", "impala"])
+KILLED = [(system, role) for system in ("apex-dqn", "impala") for role in ("actor/0", "learner", "evaluator")]
+
+
+@pytest.mark.parametrize("system, role", [*KILLED, ("apex-dqn", "table/1")])
 def test_a_killed_role_is_replaced_and_the_run_reaches_its_budget(tmp_path, system, role):
-    steps = 8_000 if system == "apex-dqn" else 40_000
-    sitting = session(tmp_path, system, steps=steps, evaluations=2, evaluation_episodes=1)
+    steps = {"table/1": 3_000}.get(role, 8_000 if system == "apex-dqn" else 40_000)
+    more = {"experience": "shards"} if role.startswith("table") else {}
+    sitting = session(tmp_path, system, steps=steps, evaluations=2, evaluation_episodes=1, **more)
     original, rounds = sitting.runtime.round, [0]
 
     def round_and_kill():

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 import cavalcade
+from cavalcade import checkpoint
 from cavalcade.errors import UserError
 from cavalcade.experiment import ALGORITHMS, ARCHITECTURES, Experiment, Settings
 from cavalcade.matrix import rows, table, why_not
@@ -16,8 +17,10 @@ from tests.leftovers import assert_nothing_is_left, orphaned
 SMALL = {
     "dqn": {"hidden": (16,), "replay_size": 2_000, "replay_start": 100, "batch": 16, "target_period": 20},
     "a2c": {"hidden": (16,), "unroll": 8},
+    "impala": {"hidden": (16,), "unroll": 8, "batch": 10},
 }
-RUNS = [(algorithm, row) for algorithm in SMALL for row in rows() if not why_not(algorithm, row)]
+RUNS = [(algorithm, row) for algorithm in ("dqn", "a2c") for row in rows() if not why_not(algorithm, row)]
+RUNS += [("impala", ("local", "shards", updates)) for updates in ("own", "allreduce")]
 BOUNDED = {"envs": 4, "actors": 2, "evaluations": 0, "steps": 1_500, "backend": "numpy"}
 
 
@@ -41,7 +44,7 @@ def learned(algorithm, row):
     """The parameters after some rounds in one process, and what the learners had done by then."""
     settings = Settings(**BOUNDED, **placed(row), seed=3)
     runtime = Experiment.create(algorithm, "CartPole-v1", settings, SMALL[algorithm]).launch()
-    for _ in range(300):
+    for _ in range(150):
         runtime.round()
     learners = [node for name, node in runtime.objects.items() if name.startswith("learner")]
     vectors, updates = [node.published[0] for node in learners], [node.version for node in learners]
@@ -82,12 +85,39 @@ def test_trainers_of_ga3c_draw_from_one_queue_and_change_one_model():
     assert runs[0][0] == runs[1][0] and np.array_equal(runs[0][1], runs[1][1])
 
 
+@pytest.mark.parametrize("system", ["apex-dqn", "a2c", "impala"])
+def test_shards_go_on_exactly_from_a_checkpoint(tmp_path, system):
+    """Three actors on two shards. Where queues fill unevenly there are moments when part of a batch has come."""
+    algorithm = system.removeprefix("apex-")
+    settings = Settings(**{**BOUNDED, "actors": 3}, experience="shards", seed=3)
+    experiment = Experiment.create(system, "CartPole-v1", settings, SMALL[algorithm])
+    runtime, waited = experiment.launch(), 0
+    for rounds in range(60, 120):
+        runtime.round()
+        draws = runtime.objects["draws"]
+        if rounds % 30 == 0 or (draws.asked and draws.parts and not waited):
+            waited += bool(draws.asked and draws.parts)
+            checkpoint.save(tmp_path, {"nodes": runtime.state()}, rounds)
+            state = checkpoint.load_step(tmp_path, rounds)
+            resumed = experiment.launch((tmp_path, rounds, state))
+            for _ in range(30):
+                runtime.round()
+                resumed.round()
+            ends = [running.call("learner", "latest", -1) for running in (runtime, resumed)]
+            assert ends[0][0] == ends[1][0] > 0 and np.array_equal(ends[0][1], ends[1][1])
+            resumed.close()
+    runtime.close()
+    assert waited or system != "impala"
+
+
 # each part of each axis, with a replay and with an on-policy algorithm; `make rows` runs all of them
 SOME = [
     ("dqn", ("local", "shared", "allreduce")),
     ("dqn", ("local", "bundled", "parameter-server")),
     ("dqn", ("central", "shared", "own")),
     ("dqn", ("central", "bundled", "hogwild")),
+    ("a2c", ("local", "shards", "own")),
+    ("impala", ("local", "shards", "own")),
     ("a2c", ("local", "bundled", "allreduce")),
     ("a2c", ("local", "bundled", "hogwild")),
     ("a2c", ("central", "shared", "own")),
@@ -159,7 +189,7 @@ def test_every_system_is_a_row_and_can_be_drawn():
 
 def test_the_matrix_is_made_by_asking():
     lines = table()
-    assert len([line for line in lines if line.startswith(("local", "central"))]) == 16
+    assert len([line for line in lines if line.startswith(("local", "central"))]) == 24
     assert all(name in lines[0] for name in ALGORITHMS)
     assert any("bears no policy lag" in line for line in lines)
 
@@ -172,6 +202,9 @@ def test_the_matrix_is_made_by_asking():
         ({"updates": "hogwild", "stragglers": 1}, "--stragglers"),
         ({"predictors": 1}, "--acting local"),
         ({"experience": "shared", "updates": "hogwild", "learners": 2}, "bears no policy lag"),
+        ({"shards": 2}, "--experience shared has none"),
+        ({"experience": "shards", "shards": 3}, "--shards 3 and --actors 2"),
+        ({"experience": "shards", "updates": "allreduce", "learners": 2}, "no policy lag"),
         ({"experience": "bundled", "updates": "allreduce", "learners": 2, "actors": 3}, "cannot be divided"),
         ({"acting": "centrla"}, "did you mean|central"),
         ({"updates": "hogwild", "runtime": "ray"}, "shares none"),

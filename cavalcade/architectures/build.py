@@ -4,15 +4,13 @@ from typing import Any
 
 from cavalcade.acting import EnvLoop
 from cavalcade.architectures.partners import add_partners, add_valves, recipe
-from cavalcade.architectures.queues import QueueBesideReplay, mixture
+from cavalcade.architectures.tables import add_draws, add_table, add_tables
 from cavalcade.central import CentralActor
 from cavalcade.env_worker import EnvWorker
 from cavalcade.errors import UserError
-from cavalcade.experience import Queue
 from cavalcade.learner_loop import LearnerLoop
 from cavalcade.parts import Parts
 from cavalcade.program import Handle, Placement, Program
-from cavalcade.table.drawer import Drawer
 from cavalcade.updates import Recipe
 
 MOST, PATIENCE = 64, 2e-3  # workers that central acting answers together, and seconds that one may wait for others
@@ -25,30 +23,30 @@ def build(name: str, x: Parts) -> Program:
             f"--experience bundled gives each of {row.learners} learners as many actors, but --actors {x.actors} "
             "cannot be divided by it."
         )
-    if row.experience == "shared" and row.learners > 1 and x.algorithm.reuse == "once":
+    if row.experience != "bundled" and row.learners > 1 and x.lock_step:
         raise UserError(
-            f"--experience shared lets {row.learners} learners draw while others still learn, but this algorithm bears "
-            "no policy lag: use --experience bundled or, where it has them, --queue-batches 2 --log-epsilon 1e-6."
+            f"--experience {row.experience} lets {row.learners} learners draw while others still learn, but this "
+            "algorithm bears no policy lag: use --experience bundled or, where it has them, --queue-batches 2 "
+            "--log-epsilon 1e-6."
         )
     partners = add_partners(program, x)
-    one = x.of_one_learner
-    tables: list[tuple[Handle, Handle]] = []  # where actors write, and where learners draw
-    valves: dict[str, Handle] = {}
-    if row.experience == "shared" and row.learners > 1:
+    one, valves = x.of_one_learner, {}
+    sinks, drawers = add_tables(program, x)
+    if drawers:
         with program.group("table"):
-            sink, source = add_table(program, x)
-            drawer = program.add("drawer", Drawer, source, sink, one.experience.batch, x.importance or 0.0)
-            tables.append((sink, drawer))
-            valves = add_valves(program, x, sink)
+            valves = add_valves(program, x, sinks[0])
     learners = []
     for k in range(row.learners):
         with program.group(place(x, k)):
-            if len(tables) <= k and (row.experience == "bundled" or not tables):
-                tables.append(add_table(program, one))
-                valves = add_valves(program, x, tables[-1][0])
-            source, number = tables[k % len(tables)][1], {"number": k} if valves else {}
+            if drawers:
+                source = add_draws(program, x, drawers, k)
+            else:
+                sink, source = add_table(program, one)
+                sinks.append(sink)
+                valves = add_valves(program, x, sink)
+            number = {"number": k} if valves else {}
             learners.append(add_learner(program, one, source, recipe(x, k), partners, **valves, **number))
-    add_acting(program, x, [sink for sink, _ in tables], learners, partners, valves)
+    add_acting(program, x, sinks, learners, partners, valves)
     return program
 
 
@@ -57,15 +55,6 @@ def place(x: Parts, k: int) -> str:
     if x.row.together:
         return f"worker/{k}"
     return f"learner/{k}" if x.row.learners > 1 else "learner"
-
-
-def add_table(program: Program, x: Parts) -> tuple[Handle, Handle]:
-    store = x.experience.store
-    if not isinstance(store, Queue) or not store.replay_share:
-        table = program.add("table", x.table)
-        return table, table
-    table = program.add("table", QueueBesideReplay, x)
-    return table, program.add("mixture", mixture, table, store.replay_share)
 
 
 def add_learner(
@@ -94,18 +83,19 @@ def add_acting(
         for i, about in enumerate(numbered):
             k = i % row.learners
             where = Placement(group=place(x, k)) if row.together else alone
-            ends = {"sink": sinks[k % len(sinks)], "source": learners[k]}
+            ends = {"sink": sinks[i % len(sinks)], "source": learners[k]}
             program.add("actor", EnvLoop, x.policy, x.environments, x.experience, **ends, **about, placement=where)
         return
     predictors = []
     # what is shared knows of everybody's updates; and of learners that may rest, the first never does
     sources = partners if row.updates == "hogwild" else learners[:1] if valves else learners
-    limits = {"envs": x.envs, "most": MOST, "patience": PATIENCE, **({"moving": True} if valves else {})}
+    patience = PATIENCE if x.writers != "here" else 0.0  # a clock would make runs differ
+    limits = {"envs": x.envs, "most": MOST, "patience": patience, **({"moving": True} if valves else {})}
     for j in range(row.predictors or row.learners):
         where = Placement(group=f"predictor/{j}" if row.predictors else place(x, j))
-        ends = {"sink": sinks[j % len(sinks)], "source": sources[j % len(sources)]}
-        given = (x.policy, x.experience)
-        predictors.append(program.add("predictor", CentralActor, *given, **ends, **limits, placement=where))
+        mine = [sinks[j]] if row.experience == "bundled" else sinks
+        given = (x.policy, x.experience, mine, sources[j % len(sources)])
+        predictors.append(program.add("predictor", CentralActor, *given, **limits, placement=where))
     for i, about in enumerate(numbered):
         asked = (x.environments, x.algorithm, x.spec, predictors if valves else predictors[i % len(predictors)])
         program.add("actor", EnvWorker, *asked, **about, **valves, placement=alone)

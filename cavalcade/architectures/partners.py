@@ -40,4 +40,4 @@ def recipe(x: Parts, k: int) -> Recipe:
         return ByServers(name)
     if x.row.updates == "allreduce":
         return ByAllReduce(name, getattr(x.algorithm, "summed", False))
-    return Unlocked(x.row.experience == "shared") if x.row.updates == "hogwild" else Alone()
+    return Unlocked(x.row.experience != "bundled") if x.row.updates == "hogwild" else Alone()

@@ -1,117 +1,255 @@
-"""Draws for learners in other processes than the table: a batch in one reply, new priorities with the next request.
+"""Draws for learners in other processes than the table, and from several tables as from one.
 
-In the table's own process, or in one process for all, the calls go straight to the table.
+A `Drawer` beside each table answers requests; `Draws` beside each learner asks all of them. A batch is one reply of
+each shard, and new priorities go with the next request.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from cavalcade.exchange import Exchange
-from cavalcade.table.table import Sample
-from cavalcade.tree import map
+from cavalcade import tree
+from cavalcade.exchange import Desk, Exchange, ServedDesk
+from cavalcade.table import _core
+from cavalcade.table.table import Sample, Table
+from cavalcade.tree import Tree
+
+NUMBERS = ("chosen", "share", "totals", "sizes", "given")  # arrays that decide the next draws
+DRAWN = [name for name in Sample._fields if name != "weight"]  # what shards send; weights need the whole draw
 
 
 class Drawer:
     """Worker beside a table. `source` is the table, or several drawn from as one."""
 
-    def __init__(self, source: Any, blank: Any, batch: int, importance: float):
-        """`blank`: a table whose items look like those that are drawn."""
-        self.source, self.batch, self.importance = source, batch, importance
-        keys, priority = np.zeros(batch, np.int64), np.zeros(batch, np.float32)
-        request = {"keys": keys, "priority": priority, "judged": np.zeros((), np.bool_)}
-        self.exchange = Exchange(request, blank_sample(blank, batch)._asdict())
-        self.judged: set[str] = set()  # desks whose priorities have been taken, and which wait for their draw
+    def __init__(self, source: Any, table: Table, batch: int, lock_step: bool = False):
+        """`table`: where the items that are drawn were written. `batch`: the most that are asked for at once.
+        `lock_step`: what is drawn keeps its room until the learner asks again, which it does when it has published
+        what it learned from it."""
+        self.source, self.table, self.lock_step = source, table, lock_step
+        number, total = np.zeros((), np.int64), np.zeros(())
+        judged = {"keys": np.zeros(batch, np.int64), "priority": np.zeros(batch, np.float32), "judged": number}
+        request = {"number": number, "least": number, "most": number, **judged}
+        self.exchange = Exchange(request, {"count": number, "size": number, "total": total, **blank(table, batch)})
+        self.begun: dict[str, int] = {}  # by learner: the request whose priorities have been taken
+        self.held: dict[str, int] = {}  # by learner: items that keep their room
 
     def step(self) -> bool:
         moved = False
         for desk in [desk for desk in self.exchange.desks if desk.waiting]:
-            if desk.request["judged"] and desk.name not in self.judged:
-                self.source.update_priorities(np.copy(desk.request["keys"]), np.copy(desk.request["priority"]))
-                self.judged.add(desk.name)
-            sample = self.source.sample(self.batch, self.importance)
-            if sample is not None:
-                self.judged.discard(desk.name)
-                desk.answer(sample._asdict())
+            reply = self.draw(desk.name, desk.request)
+            if reply is not None:
+                desk.answer(reply)
                 moved = True
         return moved
 
-    def sample(self, count: int, importance: float = 0.0, timeout: float | None = 0.0) -> Sample | None:
-        return self.source.sample(count, importance, timeout)
+    def draw(self, learner: str, request: Tree) -> Tree | None:
+        """From `least` to `most` items, as many as there are; None as long as there are fewer. Asked again, a request
+        is the same."""
+        if self.begun.get(learner) != int(request["number"]):
+            self.begun[learner] = int(request["number"])
+            judged = int(request["judged"])
+            if judged:
+                self.source.update_priorities(*(np.copy(request[name][:judged]) for name in ("keys", "priority")))
+            self._hold(learner, 0)
+        least, count = int(request["least"]), int(request["most"])
+        while count > least and not self.source.can_sample(count):
+            count = max(least, count // 2)
+        if not self.source.can_sample(count):
+            return None
+        drawn = self.source.sample(count)._asdict() if count else {}
+        if self.lock_step:
+            self._hold(learner, count)
+        about = {"count": count, "size": len(self.source), "total": _core.total(self.table.core)}
+        return {**about, **{name: drawn[name] for name in DRAWN if drawn}}
 
-    def update_priorities(self, keys: np.ndarray, priority: np.ndarray) -> int:
-        return self.source.update_priorities(keys, priority)
+    def _hold(self, learner: str, count: int) -> None:
+        if before := self.held.get(learner, 0):
+            self.table.hold(-before)
+        self.held[learner] = count
+        if count:
+            self.table.hold(count)
 
-    def share(self, consumer: str) -> "DrawDesk":
-        return DrawDesk(self.exchange.share(consumer))
+    def desk(self, name: str) -> "Beside":
+        return Beside(self, name)
 
-    def serve(self, consumer: str) -> "DrawDesk":
-        return DrawDesk(self.exchange.serve(consumer))
+    def share(self, consumer: str) -> Desk:
+        return self.exchange.share(consumer)
+
+    def serve(self, consumer: str) -> ServedDesk:
+        return self.exchange.serve(consumer)
+
+    def state(self) -> dict:
+        return {"begun": dict(self.begun), "held": dict(self.held)}
+
+    def restore(self, state: dict) -> None:
+        self.begun = dict(state["begun"])
+        for learner, count in state["held"].items():
+            self._hold(learner, count)
 
     def close(self) -> None:
         self.exchange.close()
 
 
-class DrawDesk:
-    """A desk of the exchange whose client draws."""
+class Beside:
+    """A client in the drawer's process: it draws when it looks for the reply, so nothing is ever on its way."""
 
-    def __init__(self, desk: Any):
-        self.desk = desk
-        self.address = DrawAddress(desk.address)
+    def __init__(self, drawer: Drawer, name: str):
+        self.drawer, self.name = drawer, name
+        self.request: Tree = {}
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self.desk, name)
+    def send(self, request: Tree) -> None:
+        self.request = request
 
-    @property
-    def ring(self) -> Any:
-        return self.desk.ring
-
-    @ring.setter
-    def ring(self, bell: Any) -> None:
-        self.desk.ring = bell
-
-
-@dataclass(frozen=True)
-class DrawAddress:
-    address: Any
-
-    def connect(self, *ask: Any) -> "Draws":
-        return Draws(self.address.connect(*ask))
+    def take(self) -> Tree | None:
+        return self.drawer.draw(self.name, self.request)
 
 
 class Draws:
-    """A learner's side: asks for the next batch, and looks whether it has come."""
+    """A learner's side: draws from all shards as from one table, with the probabilities and weights of that one.
 
-    def __init__(self, client: Any):
-        self.client, self.asked = client, False
-        self.judged: tuple[np.ndarray, np.ndarray] | None = None
+    For each item of a draw a shard is chosen in proportion to the sum of its shares (the number of its items if it
+    draws uniformly), then the shard draws. What is exact: that choice is really made with the shares that enter the
+    probability, and the shard draws with its priorities of that moment; so the probability of an item is the one with
+    which it was drawn, and weights are right for what was done. What is not: the sums are those that each shard sent
+    with its last reply, before the new priorities and before what came in since. An item is therefore drawn as often
+    as in one table, up to what a shard's sum has moved against the others' in one draw.
 
-    @property
-    def ring(self) -> Any:
-        return self.client.ring
+    A choice stands until it is served, however long its shard waits: to choose again would favour those that never do.
+    As all of a draw may fall to one shard, its limiter's window has to be wider than a draw.
+    """
 
-    @ring.setter
-    def ring(self, bell: Any) -> None:
-        self.client.ring = bell
+    def __init__(self, drawers: Sequence[Any], name: str, quotas: Sequence[int] = (), seed: Any = 0):
+        """`quotas`: items of every draw that each shard gives; without them shards are chosen by their sums."""
+        self.clients = [drawer.desk(name) for drawer in drawers]
+        self.quotas = quotas
+        self.rng = np.random.default_rng(seed)
+        self.number = 0  # of the last request
+        self.asked: dict[int, Tree] = {}  # by shard: a request without a reply
+        self.judged: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by shard: keys and priorities to be sent
+        self.parts: list[Tree] = []  # what came and was not given on
+        self.chosen, self.share = np.zeros(0, np.int64), np.zeros(0)  # shards of the draw, and their shares
+        self.totals, self.sizes, self.given = np.zeros((3, len(drawers)))  # sums, items, and items given so far
 
-    def sample(self, count: int, importance: float = 0.0, timeout: float | None = 0.0) -> Sample | None:
-        if not self.asked:
-            keys, priority = self.judged or (0, 0.0)
-            self.client.send({"keys": keys, "priority": priority, "judged": self.judged is not None})
-            self.asked, self.judged = True, None
-        reply = self.client.take()
-        if reply is None:
-            return None
-        self.asked = False
-        return Sample(**map(np.copy, reply))
+    def sample(self, count: int, importance: float = 0.0) -> Sample | None:
+        """`count` items; None as long as some of them have not come. Before the first draw every shard is asked for no
+        items: it replies, with its sum, when it has as many as its limiter wants."""
+        while not self.parts or self.asked:
+            if not self.asked:
+                self._choose(count)
+            self._take()
+            if self.asked:
+                return None
+        parts, self.parts = self.parts, []
+        places = [np.flatnonzero(self.chosen == int(part["keys"][0]) % len(self.clients)) for part in parts]
+        drawn = parts[0] if len(parts) == 1 else _joined(parts, places)
+        probability = drawn["probability"] * self.share
+        weight = probability**-importance  # times N ** -importance, with N all items; the maximum cancels it
+        drawn |= {"probability": probability, "weight": (weight / weight.max()).astype(np.float32)}
+        return Sample(**drawn)
+
+    def _choose(self, count: int) -> None:
+        shards = len(self.clients)
+        sums = self.totals if self.totals.any() else self.sizes  # priorities of zero: a table then draws uniformly
+        if self.quotas:
+            share, self.chosen = np.array(self.quotas) / sum(self.quotas), np.repeat(np.arange(shards), self.quotas)
+        elif sums.any():
+            share = sums / sums.sum()
+            self.chosen = self.rng.choice(shards, count, p=share)
+        else:
+            share, self.chosen = sums, np.zeros(0, np.int64)
+        self.share = share[self.chosen]
+        for shard, items in enumerate(np.bincount(self.chosen, minlength=shards).tolist()):
+            self._ask(shard, items, items)
+
+    def _ask(self, shard: int, least: int, most: int) -> None:
+        keys, priority = self.judged.pop(shard, (np.zeros(0, np.int64), np.zeros(0, np.float32)))
+        self.number += 1
+        judged = {"keys": keys, "priority": priority, "judged": len(keys)}
+        self.asked[shard] = {"number": self.number, "least": least, "most": most, **judged}
+        self.clients[shard].send(self.asked[shard])
+
+    def _take(self) -> bool:
+        """Whether anything has come."""
+        before = len(self.asked)
+        for shard in list(self.asked):
+            reply = self.clients[shard].take()
+            if reply is not None:
+                del self.asked[shard]
+                self.totals[shard], self.sizes[shard] = reply["total"], reply["size"]
+                if count := int(reply["count"]):
+                    self.given[shard] += count
+                    part = {name: tree.map(lambda leaf, n=count: np.copy(leaf[:n]), reply[name]) for name in DRAWN}
+                    self.parts.append({**part, "keys": part["keys"] * len(self.clients) + shard})
+        return len(self.asked) < before
 
     def update_priorities(self, keys: np.ndarray, priority: np.ndarray) -> None:
         """Told with the next request."""
-        self.judged = (keys, priority)
+        inner, shard = np.divmod(np.asarray(keys, np.int64), len(self.clients))
+        at = [shard == number for number in range(len(self.clients))]
+        self.judged = {number: (inner[here], priority[here]) for number, here in enumerate(at) if here.any()}
+
+    def account(self) -> str:
+        return f"waits for {', '.join(f'shard {shard}' for shard in self.asked) or 'nobody'}"
+
+    def state(self) -> dict:
+        return {
+            "rng": self.rng.bit_generator.state,
+            "number": self.number,
+            "asked": {str(shard): request for shard, request in self.asked.items()},
+            "judged": {str(shard): list(pair) for shard, pair in self.judged.items()},
+            "parts": list(self.parts),
+            **{name: getattr(self, name).copy() for name in NUMBERS},
+        }
+
+    def restore(self, state: dict) -> None:
+        """What was asked is asked again: a reply that was on its way is lost."""
+        self.rng.bit_generator.state = state["rng"]
+        self.number, self.parts = state["number"], list(state["parts"])
+        self.judged = {int(shard): tuple(pair) for shard, pair in state["judged"].items()}
+        for name in NUMBERS:
+            setattr(self, name, state[name].copy())
+        self.asked = {int(shard): request for shard, request in state["asked"].items()}
+        for shard, request in self.asked.items():
+            self.clients[shard].send(request)
 
 
-def blank_sample(table: Any, batch: int) -> Sample:
+class QueueDraws(Draws):
+    """The same for queues, which are drawn from once: takes what is there, and waits for no shard as long as others
+    have something.
+
+    What is missing is asked of all shards alike, of each as much as it has of that. A shard that has nothing replies
+    when something comes; meanwhile the others are asked for the rest, and what then comes too much begins the next
+    batch: at most what was asked for.
+    """
+
+    def sample(self, count: int, importance: float = 0.0) -> Sample | None:
+        while (missing := count - sum(len(part["keys"]) for part in self.parts)) > 0:
+            by_given = np.argsort(self.given, kind="stable").tolist()  # the rest falls to who gave least
+            idle = [shard for shard in by_given if shard not in self.asked]
+            for place, shard in enumerate(idle):
+                if most := (missing + len(idle) - 1 - place) // len(idle):
+                    self._ask(shard, 1, most)
+            if not self._take():
+                return None
+        whole = tree.map(lambda *leaves: np.concatenate(leaves), *self.parts)
+        self.parts = [tree.take(whole, slice(count, None))] if missing < 0 else []
+        return Sample(**tree.take(whole, slice(count)), weight=np.ones(count, np.float32))
+
+
+def _joined(parts: list[Tree], places: list[np.ndarray]) -> Tree:
+    """One batch, in which the items of parts[i] lie at places[i]."""
+
+    def join(*leaves: np.ndarray) -> np.ndarray:
+        whole = np.empty((sum(map(len, leaves)), *leaves[0].shape[1:]), leaves[0].dtype)
+        for at, leaf in zip(places, leaves):
+            whole[at] = leaf
+        return whole
+
+    return tree.map(join, *parts)
+
+
+def blank(table: Table, batch: int) -> Tree:
     """Zeros in the shape of a draw."""
     signature = table.signature
     own = {
@@ -120,6 +258,5 @@ def blank_sample(table: Any, batch: int) -> Sample:
     }
     items = signature.build(table.rows, np.zeros((batch, signature.length), np.int32), own)
     numbers, reals = np.zeros(batch, np.int64), np.zeros(batch)
-    return Sample(
-        items, numbers, reals, np.zeros(batch, np.float32), np.zeros(batch, np.int32), numbers, numbers, reals
-    )
+    named = {"items": items, "keys": numbers, "probability": reals, "times_sampled": np.zeros(batch, np.int32)}
+    return {**named, "age": numbers, "version": numbers, "made": reals}
