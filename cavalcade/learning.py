@@ -146,6 +146,7 @@ class Learner:
         """Prepared samples of a draw and the rows of each minibatch; what `update` goes through by itself."""
         count = len(tree.leaves(items)[0])
         indices = self.algorithm.minibatches(self.rng, count)
+        self.updates_per_draw = len(indices)
         self.state, samples = self._prepare(self.state, self.backend.from_numpy(items))
         self.priorities, priorities = None, np.empty(count, np.float32)
         for index in indices:
