@@ -32,6 +32,7 @@ rows: $(READY)
 
 learn: $(READY)
 	$(BIN)/python benchmarks/learn.py
+	$(BIN)/python benchmarks/hindered.py
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

@@ -24,6 +24,7 @@ ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results.md"
 PONG, PONG_END = "<!-- Pong: written by make learn -->", "<!-- end of Pong -->"
 BEGIN, END = "<!-- learning table: written by make learn -->", "<!-- end of learning table -->"
+HEAD = ("run", "wanted", "seeds that reach it", "median (range) over seeds", "seconds", "date", "command")
 
 
 @dataclass(frozen=True)
@@ -66,9 +67,13 @@ ROWS = [
 ]
 
 
+def place(row: Row, seed: int, folder: Path) -> Path:
+    return folder / f"{row.name.replace(' ', '-').replace(',', '')}-{seed}"
+
+
 def run(row: Row, seed: int, folder: Path) -> tuple[float, float]:
     """(score, seconds) of one seed."""
-    out = folder / f"{row.name.replace(' ', '-').replace(',', '')}-{seed}"
+    out = place(row, seed, folder)
     began = time.perf_counter()
     train = [sys.executable, "-m", "cavalcade", "train", *row.command.split(), "--seed", str(seed), "--out", str(out)]
     done = subprocess.run(train, capture_output=True, text=True)
@@ -117,17 +122,17 @@ def pong() -> None:
     print(said, flush=True)
 
 
-def write(lines: dict[str, str]) -> None:
-    """Put new lines into the table, keep the others, in the order of ROWS."""
+def write(
+    lines: dict[str, str], rows: list = ROWS, begin: str = BEGIN, end: str = END, head: tuple[str, ...] = HEAD
+) -> None:
+    """Put new lines into the table between `begin` and `end`, keep the others, in the order of `rows`."""
     text = RESULTS.read_text()
-    before, rest = text.split(BEGIN)
-    old, after = rest.split(END)
-    kept = {known.split("|")[1].strip(): known for known in old.splitlines() if known.startswith("| ")}
-    kept = {name: kept[name] for name in kept if name not in ("run", "---")} | lines
-    head = "| run | wanted | seeds that reach it | median (range) over seeds | seconds | date | command |\n"
-    head += "| --- | --- | --- | --- | --- | --- | --- |\n"
-    table = "\n".join(kept[row.name] for row in ROWS if row.name in kept)
-    RESULTS.write_text(f"{before}{BEGIN}\n\n{head}{table}\n\n{END}{after}")
+    before, rest = text.split(begin)
+    old, after = rest.split(end)
+    kept = {known.split("|")[1].strip(): known for known in old.splitlines() if known.startswith("| ")} | lines
+    titles = f"| {' | '.join(head)} |\n|{' --- |' * len(head)}\n"
+    table = "\n".join(kept[row.name] for row in rows if row.name in kept)
+    RESULTS.write_text(f"{before}{begin}\n\n{titles}{table}\n\n{end}{after}")
 
 
 if __name__ == "__main__":

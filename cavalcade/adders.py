@@ -99,11 +99,8 @@ class NStepAdder:
     def __init__(self, item: NStep, sink: Table, count: int, writer: int = 0):
         self.item, self.count, self.clock = item, count, 0
         self.stream = Stream(sink, count, writer, item.n + 1)
-        self.steps, self.left_out, self.unwritten = (
-            0,
-            0,
-            0,
-        )  # an item is finished at every step, and there is always room
+        # an item is finished at every step, and there is always room
+        self.steps, self.left_out, self.unwritten = 0, 0, 0
         action = sink.signature.own["action"]
         self.start = np.zeros((item.n, count), np.int32)
         self.action = np.zeros((item.n, count, *action.shape), action.dtype)
@@ -380,7 +377,8 @@ def _joined(parts: Sequence[Tree]) -> Tree:
 def _joined_steps(steps: Sequence[Any]) -> Any:
     if len(steps) == 1:
         return steps[0]
-    after, reward, terminated, truncated, valid, observation, first, _ = zip(*steps)
-    small = [np.concatenate(parts) for parts in (reward, terminated, truncated, valid)]
-    obs, first = _joined(after), np.concatenate(first)
-    return Step(obs, *small, _joined(observation) if np.count_nonzero(first) else obs, first, [])
+    after, *small, observation, firsts, _ = zip(*steps)
+    reward, terminated, truncated, valid = (np.concatenate(parts) for parts in small)
+    next_obs, first = _joined(after), np.concatenate(firsts)
+    obs = _joined(observation) if np.count_nonzero(first) else next_obs  # where none begins they are the same
+    return Step(next_obs, reward, terminated, truncated, valid, obs, first, [])

@@ -45,7 +45,9 @@ class Learner:
             self.state["target"] = backend.vector(vector)
         self.adaptation = algorithm.adaptation()
         if self.adaptation:
-            self.state["coefficients"] = tree.map(lambda x: backend.vector(np.float32(x)), self.adaptation.initial)
+            self.state["coefficients"] = tree.map(
+                lambda x: backend.vector(np.array(x, np.float32)), self.adaptation.initial
+            )
         self._differentiated = backend.differentiate(self._loss, self.layout)
         self._update = backend.compile(self._update_text)
         self._prepare = backend.compile(self._prepare_text)
@@ -169,6 +171,7 @@ class Learner:
         """Prepared samples of a draw and the rows of each minibatch; what `update` goes through by itself."""
         count = len(tree.leaves(items)[0])
         indices = self.algorithm.minibatches(self.rng, count)
+        self.updates_per_draw = len(indices)
         self.state, samples = self._prepare(self.state, self.backend.from_numpy(items))
         self.priorities, priorities = None, np.empty(count, np.float32)
         for index in indices:

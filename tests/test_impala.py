@@ -4,7 +4,7 @@ the queue holds the same rows."""
 import numpy as np
 import pytest
 
-from cavalcade import tree
+from cavalcade import backends, tree
 from cavalcade.algorithms.impala import Impala
 from cavalcade.backends.numpy_backend import acting as xp
 from cavalcade.errors import UserError
@@ -17,8 +17,8 @@ IMPALA = {**SMALL, "batch": 4, "queue_batches": 1}
 REPLAY = {"replay_share": 0.5, "replay_size": 20}
 
 
-def experiment(system="impala", actors=2, envs=2, **overrides):
-    settings = Settings(steps=5_000, backend="numpy", actors=actors, envs=envs, evaluations=0, seed=1)
+def experiment(system="impala", actors=2, envs=2, backend="numpy", **overrides):
+    settings = Settings(steps=5_000, backend=backend, actors=actors, envs=envs, evaluations=0, seed=1)
     usual = IMPALA if system == "impala" else SMALL
     return Experiment.create(system, "CartPole-v1", settings, {**usual, **overrides})
 
@@ -114,6 +114,55 @@ def test_a_policy_gradient_by_hand():
     np.testing.assert_allclose(gradient["head"]["policy"]["bias"], [2.0, -2.0], rtol=1e-5)
 
 
+@pytest.mark.parametrize("backend", backends.NAMES)
+def test_corrections_by_hand(backend):
+    """Two steps, two actions equally likely, all values 0; the actor took the first action twice, with probability 0.8.
+    The rewards are 0 and 2, the discount between them 0.5: returns of 1 and 2, and by V-trace with rho = 0.5 / 0.8
+    targets of 0.625 * 0.5 * 0.625 * 2 and 0.625 * 2."""
+    plain = {"unroll": 2, "batch": 1, "hidden": (), "entropy_cost": 0.0, "value_cost": 1.0, "shared": False}
+    # mean of advantage times weight, d log pi / d logits is (0.5, -0.5); mean of minus the targets
+    expected = {
+        "vtrace": (-0.5 * (0.625 * 0.5 * 1.25 + 0.625 * 2.0) / 2, -(0.390625 + 1.25) / 2),
+        "one-step": (-0.5 * 0.625 * (1.0 + 2.0) / 2, -1.5),
+        "epsilon": (-0.5 * (1.0 + 2.0) / 2 / (1.0 + 2e-6), -1.5),
+        "none": (-0.5 * (1.0 + 2.0) / 2, -1.5),
+    }
+    for correction, (policy, value) in expected.items():
+        parts = experiment(correction=correction, backend=backend, **plain).parts
+        learner = parts.learner()
+        items = some_unrolls(parts, learner, 1)
+        kept = learner.kept()
+        kept["state"]["params"][:] = 0.0
+        learner.put_back(kept)
+        items |= {"behaviour": np.log(np.float32([[[0.8, 0.2]] * 3])), "action": np.zeros((1, 3), np.int64)}
+        items |= {"reward": np.float32([[0.0, 2.0, 0.0]]), "discount": np.float32([[0.5, 0.0, 0.0]])}
+        gradient, metrics = learner.gradients(items)
+        heads = learner.layout.unflatten(gradient)["head"]
+        np.testing.assert_allclose(heads["policy"]["bias"], [policy, -policy], rtol=1e-5, err_msg=correction)
+        np.testing.assert_allclose(heads["value"]["bias"], [value], rtol=1e-5, err_msg=correction)
+        assert abs(metrics["rho"] - 0.625) < 1e-6, "how far the policies are apart is told whatever is done about it"
+
+
+def test_epsilon_bounds_the_gradient_of_what_has_become_impossible():
+    """The logit of the action taken is 30 below the other: log pi has a slope of 1 there, log(pi + 1e-6) one of
+    pi / (pi + 1e-6), almost none."""
+    found = {}
+    for correction in ("epsilon", "none"):
+        parts = experiment(unroll=1, batch=1, hidden=(), value_cost=0.0, entropy_cost=0.0, correction=correction).parts
+        learner = parts.learner()
+        items = some_unrolls(parts, learner, 1)
+        kept = learner.kept()
+        tree_of = learner.layout.unflatten(kept["state"]["params"])
+        tree_of["head"]["policy"]["bias"][:] = [0.0, 30.0]
+        tree_of["head"]["policy"]["weight"][:] = 0.0
+        kept["state"]["params"] = learner.layout.flatten(tree_of)
+        learner.put_back(kept)
+        items |= {"action": np.zeros((1, 2), np.int64), "discount": np.zeros((1, 2), np.float32)}
+        items |= {"reward": np.float32([[1.0, 0.0]])}
+        found[correction] = learner.layout.unflatten(learner.gradients(items)[0])["head"]["policy"]["bias"]
+    assert abs(found["none"][0]) > 1e5 * abs(found["epsilon"][0])
+
+
 def test_summed_losses_are_means_times_the_number_of_steps():
     parts = experiment().parts
     items = some_unrolls(parts, parts.learner())
@@ -131,6 +180,7 @@ def test_summed_losses_are_means_times_the_number_of_steps():
         ({"rho_bar": 0.0}, "--rho-bar is 0.0; it has to be above 0"),
         ({"batch": 32, "replay_size": 16}, "--replay-size is 16; it has to be at least 32"),
         ({"queue_batches": 0}, "--queue-batches is 0"),
+        ({"correction": "v-trace"}, "--correction 'v-trace' is not one of .* Did you mean 'vtrace'"),
     ],
 )
 def test_settings_that_cannot_be_are_refused(wrong, says):

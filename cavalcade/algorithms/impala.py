@@ -3,7 +3,9 @@
     rho_t = min(rho_bar, pi(a|s) / mu(a|s)),    v_s = V-trace target (cavalcade.ops.returns.vtrace),
     loss = -rho_t log pi(a|s) (r_t + discount v_{t+1} - V_t) + value_cost / 2 (v_t - V_t)^2 - entropy_cost H(pi).
 
-Without lag pi is mu, both bars are without effect, and this is A2C with n-step returns.
+Without lag pi is mu, both bars are without effect, and this is A2C with n-step returns. Instead of V-trace `correction`
+takes what the paper compares it with (section 5.2.2), all with the returns of A2C: the policy's gradient weighed by rho
+alone, a small number inside the logarithm of the policy, or nothing.
 """
 
 from dataclasses import dataclass
@@ -11,17 +13,21 @@ from typing import Any
 
 from cavalcade.algorithm import Forward
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
-from cavalcade.errors import UserError, require_at_least
+from cavalcade.errors import UserError, nearest, require_at_least
 from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.ops.losses import weighted_mean
-from cavalcade.ops.returns import vtrace
+from cavalcade.ops.returns import clipped_ratio, gae, vtrace
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree
+
+CORRECTIONS = ("vtrace", "one-step", "epsilon", "none")
+EPSILON = 1e-6  # inside the logarithm of the policy, as in GA3C
 
 
 @dataclass(frozen=True)
 class Impala(ActorCritic):
     gae_lambda: float = 1.0  # of the traces; 1 in the paper
+    correction: str = "vtrace"  # of the actors' lag: vtrace, one-step, epsilon, none
     rho_bar: float = 1.0  # decides whose value is learned: that of a policy between the actors' and the learner's
     c_bar: float = 1.0  # decides only how far corrections reach back
     unroll: int = 20
@@ -43,6 +49,9 @@ class Impala(ActorCritic):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, batch=1, queue_batches=1, max_policy_lag=0, replay_share=0, replay_size=self.batch)
+        if self.correction not in CORRECTIONS:
+            said = f"--correction '{self.correction}' is not one of {', '.join(CORRECTIONS)}."
+            raise UserError(said + nearest(self.correction, CORRECTIONS))
         for name in ("rho_bar", "c_bar"):
             if not getattr(self, name) > 0:
                 raise UserError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it has to be above 0.")
@@ -65,9 +74,16 @@ class Impala(ActorCritic):
         behaviour = policy_of(xp, spec, step["behaviour"], step["obs"])
         log_prob = policy.log_prob(step["action"])
         log_rho = (log_prob - behaviour.log_prob(step["action"])) * valid  # rows that are no step: 0
-        goal, advantage = vtrace(
-            xp, reward, step["discount"], values, valid, log_rho, self.rho_bar, self.c_bar, self.gae_lambda
-        )
+        seen = (xp, reward, step["discount"], values, valid)
+        if self.correction == "vtrace":
+            goal, advantage = vtrace(*seen, log_rho, self.rho_bar, self.c_bar, self.gae_lambda)
+        else:
+            advantage = gae(*seen, self.gae_lambda)
+            goal = advantage + xp.stop_gradient(values[:-1])
+        if self.correction == "one-step":
+            advantage = advantage * clipped_ratio(xp, xp.stop_gradient(log_rho), self.rho_bar)
+        if self.correction == "epsilon":
+            log_prob = xp.log(xp.exp(log_prob) + EPSILON)
 
         def mean(x: Any) -> Any:
             return weighted_mean(xp, x, valid)

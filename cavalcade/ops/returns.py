@@ -72,8 +72,8 @@ def vtrace(
     policy's value is learned, `c_bar` only how far corrections reach back.
     """
     values, log_rho = xp.stop_gradient(values), xp.stop_gradient(log_rho)
-    rho = valid * _clipped_ratio(xp, log_rho, rho_bar)
-    decay = valid * discount * lambda_ * _clipped_ratio(xp, log_rho, c_bar)
+    rho = valid * clipped_ratio(xp, log_rho, rho_bar)
+    decay = valid * discount * lambda_ * clipped_ratio(xp, log_rho, c_bar)
     error = _td_error(reward, discount, values)
     accumulated = _accumulate(xp, rho * error, decay)
     # r + gamma v_{t+1} - V_t: the target of the successor is its value plus what it accumulated, and the
@@ -101,6 +101,6 @@ def _of_successor(xp: Any, accumulated: Any) -> Any:
     return xp.concat([accumulated[1:], xp.zeros_like(accumulated[:1])])
 
 
-def _clipped_ratio(xp: Any, log_rho: Any, bar: float) -> Any:
+def clipped_ratio(xp: Any, log_rho: Any, bar: float) -> Any:
     """min(bar, exp(log_rho)), clipped before the exponential, which could overflow."""
     return xp.exp(xp.clip(log_rho, None, math.log(bar)))

@@ -4,8 +4,9 @@
 
 At first they agree on one state, that of whoever has come furthest: after a checkpoint they need not be at one update.
 From then on all apply the same means in the same order, so they stay equal without being told. A round is closed when
-W - D gradients are there; whoever comes later finds his own dropped, and applies the means that he missed. Nobody gets
-more than a few rounds ahead.
+W - D gradients are there; whoever comes later finds his own dropped, and applies the means that he missed. If those are
+as many as a draw has updates, he draws anew: the others have long left the policy that his draw was made with. Nobody
+gets more than some rounds ahead of the slowest, for whom the means are kept.
 
 In one process, and where messages are the only way, a node takes the mean. Between processes of one machine learners do
 it among themselves (`gloo.py`).
@@ -23,7 +24,7 @@ from cavalcade.exchange import Client, Exchange, RemoteClient, ServedDesk
 from cavalcade.learning import Learner
 from cavalcade.tree import Tree
 from cavalcade.updates import Means, Work
-from cavalcade.updates.gloo import AHEAD, GlooSeats, GlooService
+from cavalcade.updates.gloo import FEWEST, GlooSeats, GlooService
 
 PULL, PUSH, AGREE = 0, 1, 2  # what a learner asks: a mean that it missed, to take part, which state to begin with
 
@@ -63,10 +64,10 @@ class Meeting:
                 self.there[desk.name] = np.copy(desk.request["vector"])
                 moved = True
         slowest = min((int(desk.request["round"]) for desk in self.exchange.desks), default=0)
-        if len(self.there) >= self.learners - self.drop and slowest > self.round - AHEAD:
+        if len(self.there) >= self.learners - self.drop and slowest > self.round - FEWEST:
             vectors = np.stack([self.there[name] for name in sorted(self.there)])
             self.closed[self.round] = (vectors.mean(axis=0), set(self.there))
-            self.closed.pop(self.round - AHEAD, None)  # the slowest has it
+            self.closed.pop(self.round - FEWEST, None)  # the slowest has it
             self.round, self.there = self.round + 1, {}
             moved = True
         return moved
@@ -180,11 +181,12 @@ class Reduced:
             seat.post(np.concatenate([gradient, moments, numbers]))
             ends = [len(gradient), len(gradient) + len(moments)]
             yield True
-            more = True
+            more, rounds = True, 0
             while more:
                 while (got := seat.take()) is None:
                     yield False
                 mean, more = got
+                rounds += 1
                 gradient, moments, numbers = np.split(mean, ends)
                 norm = learner.apply(self.scale * gradient, dict(zip(read, numbers)))["gradient_norm"]
                 learner.take_moments(moments)
@@ -194,6 +196,9 @@ class Reduced:
             metrics = {**metrics, "gradient_norm": float(norm)}
             learner.require_finite(metrics)
             means.add(metrics)
+            if rounds > learner.updates_per_draw:
+                learner.priorities = None  # not all of the draw was judged
+                break
         return means.given()
 
     def _agree(self) -> Generator[bool, None, None]:

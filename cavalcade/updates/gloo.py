@@ -18,7 +18,8 @@ import numpy as np
 
 from cavalcade.errors import Stopped, UserError
 
-AHEAD = 8  # rounds that the fastest may be ahead of the slowest
+FEWEST, MOST = 8, 512  # rounds that the fastest may be ahead of the slowest, whose means are kept for it
+HELD = 2**26  # bytes of means: what is kept between those bounds
 HOST = "127.0.0.1"
 SHORTEST, LONGEST = 200e-6, 2e-3  # seconds between two rounds of flags, doubled from one to the other
 LOOK, LOOK_LAST = 50e-6, 500e-6  # the same between two looks whether a sum is done
@@ -26,6 +27,12 @@ FORMING = timedelta(minutes=5)  # until all processes have come
 TIMEOUT = timedelta(hours=1)  # of a sum: a peer that dies is noticed at once; one that is slow has time
 
 Total = Callable[[np.ndarray], np.ndarray]
+
+
+def most_ahead(size: int) -> int:
+    """Rounds that the fastest may be ahead of the slowest, where a contribution has `size` numbers. A worker that is
+    many times slower than the others holds them up only when it has missed so many."""
+    return max(FEWEST, min(MOST, HELD // (4 * size)))
 
 
 @dataclass(frozen=True)
@@ -47,6 +54,7 @@ class GlooSeat:
 
     def __init__(self, address: GlooAddress):
         self.address, self.learners = address, address.learners
+        self.most_ahead = most_ahead(address.size)
         self.ring: Any = None  # means come by no edge of the program: the learner looks again soon
         self.change = threading.Condition()
         self.beginning: tuple[int, np.ndarray] | None = None  # the learner's updates and state before the first round
@@ -118,7 +126,7 @@ class GlooSeat:
 
     def _round(self, total: Total) -> None:
         with self.change:
-            self.change.wait_for(lambda: len(self.means) < AHEAD)
+            self.change.wait_for(lambda: len(self.means) < self.most_ahead)
             if not self.address.drop:
                 self.change.wait_for(lambda: self.given is not None)
         there = self._enough(total) if self.address.drop else self.learners

@@ -1,0 +1,90 @@
+"""Learning runs with a fault in them: a stale worker, absurd rewards, a straggler, deliberate policy lag.
+
+    make learn                                   after the plain runs
+    python benchmarks/hindered.py --only dppo    rows whose name contains the word; the others keep their figures
+
+Rows are plain commands as in `learn.py`; what was dropped, and how old unrolls were, is read from the run's folder.
+"""
+
+import argparse
+import datetime
+import json
+import os
+import statistics
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import learn
+
+BEGIN, END = "<!-- hindered table: written by make learn -->", "<!-- end of hindered table -->"
+HEAD = ("run", "wanted", "seeds that reach it", "scores of the seeds", "counted, median", "seconds", "date", "command")
+COUNTED = ("dropped_stale", "dropped_outlying", "dropped_late")
+POLE = "benchmarks.hindrance:HinderedCartPole-v1"
+GORILA = f"gorila-dqn {POLE} --steps 80000 --runtime process --actors 3 --max-staleness 20"
+DPPO = f"dppo {POLE} --steps 150000 --runtime process --actors 3 --option worker=worker/2"
+LAG = (
+    "impala CartPole-v1 --steps 500000 --runtime process --actors 2 --envs 128 --queue-batches 32 --learning-rate 0.001"
+)
+
+
+@dataclass(frozen=True)
+class Row(learn.Row):
+    above_zero: str = ""  # what has to be counted
+    seeds: int = 3
+
+
+ROWS = [
+    Row("gorila-dqn, unhindered", GORILA, 475),
+    Row("gorila-dqn, stale worker", f"{GORILA} --option pause=0.025", 475, above_zero="dropped_stale"),
+    Row("gorila-dqn, absurd rewards", f"{GORILA} --option spike=1e6", 475, above_zero="dropped_outlying"),
+    Row("dppo, unhindered", DPPO, 475),
+    Row("dppo, straggler waited for", f"{DPPO} --option pause=0.002", 475),
+    Row("dppo, straggler left out", f"{DPPO} --option pause=0.002 --stragglers 1", 475, above_zero="dropped_late"),
+    Row("impala, lag, V-trace", f"{LAG} --correction vtrace", 450, above_zero="policy_lag"),
+    Row("impala, lag, uncorrected", f"{LAG} --correction none", 450, at_least=False, above_zero="policy_lag"),
+]
+
+
+def counted(out: Path) -> dict[str, float]:
+    """Totals of what a run dropped, and its mean policy lag in updates."""
+    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    found = {name: sum(row.get(name, 0.0) for row in rows) for name in COUNTED if any(name in row for row in rows)}
+    return found | {"policy_lag": json.loads((out / "report.json").read_text())["policy_lag"]}
+
+
+def line(row: Row, results: list[tuple[float, float]], counts: list[dict[str, float]]) -> str:
+    scores = [score for score, _ in results]
+    met = sum(score >= row.wanted if row.at_least else score < row.wanted for score in scores)
+    if row.above_zero and not all(count[row.above_zero] > 0 for count in counts):
+        raise SystemExit(f"{row.name}: {row.above_zero} is zero: {counts}")
+    middle = {name: statistics.median(count[name] for count in counts) for name in counts[0]}
+    cells = (
+        row.name,
+        f"{'≥' if row.at_least else '<'} {row.wanted:g}",
+        f"{met} of {len(scores)}",
+        ", ".join(f"{score:.1f}" for score in scores),
+        ", ".join(f"{name} {value:.4g}" for name, value in middle.items() if value),
+        f"{statistics.median(seconds for _, seconds in results):.0f}",
+        datetime.date.today().isoformat(),
+        f"`cavalcade train {row.command} --seed S`",
+    )
+    return f"| {' | '.join(cells)} |"
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--only", default="", help="rows whose name contains this")
+    parser.add_argument("--seeds", type=int, default=0, help="of each row; 0 is what the row says")
+    parser.add_argument("--workers", type=int, default=1, help="runs at a time; seconds are those of a run alone")
+    given = parser.parse_args()
+    os.chdir(learn.ROOT)  # where Python finds the hindered environment
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(given.workers) as pool:
+        folder = Path(name)
+        for row in [row for row in ROWS if given.only in row.name]:
+            seeds = range(given.seeds or row.seeds)
+            results = [future.result() for future in [pool.submit(learn.run, row, seed, folder) for seed in seeds]]
+            counts = [counted(learn.place(row, seed, folder)) for seed in seeds]
+            print(f"{row.name}: {counts}", flush=True)
+            learn.write({row.name: line(row, results, counts)}, ROWS, BEGIN, END, HEAD)
