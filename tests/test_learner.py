@@ -177,6 +177,27 @@ def test_several_updates_of_one_draw_are_the_same_as_one_draw_each():
             assert np.array_equal(together.kept()["state"][name], apart.kept()["state"][name]), name
 
 
+def test_jax_compiles_an_update_once():
+    """Also after parameters were loaded: neither the first result nor a checkpoint may look different to it."""
+    compiled = []
+
+    def listen(event, seconds, fun_name="", **_):
+        if event.endswith("backend_compile_duration") and "update_text" in fun_name:
+            compiled.append(fun_name)
+
+    parts = parts_of("ppo", "jax")
+    learner, items = parts.learner(), random_items(parts)
+    jax.monitoring.register_event_duration_secs_listener(listen)
+    try:
+        for _ in range(3):
+            learner.update(items)
+        learner.put_back(learner.kept())
+        learner.update(items)
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listen)
+    assert len(compiled) == 1
+
+
 def test_ppo_makes_epochs_times_minibatches_and_uses_every_sample_once_per_epoch():
     parts = parts_of("ppo", epochs=3, minibatches_per_epoch=4)
     indices = parts.algorithm.minibatches(np.random.default_rng(0), 4)  # 4 unrolls of 6 steps

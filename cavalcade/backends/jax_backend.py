@@ -57,11 +57,16 @@ class JaxBackend:
     name = "jax"
 
     def __init__(self, device: Any) -> None:
-        """What is compiled runs where its arrays lie: parameters are put on `device`, and the rest follows them."""
+        """What is compiled runs where its arrays lie: parameters are put on `device`, and the rest follows them.
+
+        On jax's own choice of a device they are not tied to it: what comes out of a compiled call would be tied where
+        counters and NumPy arrays that went in were not, and the second call would compile everything once more.
+        """
         self.xp, self.device = _namespace(), device
+        self.tie = None if device == jax.devices()[0] else device
 
     def vector(self, array: np.ndarray) -> Any:
-        return jnp.array(array, jnp.float32, device=self.device)
+        return jnp.array(array, jnp.float32, device=self.tie)
 
     def views(self, vector: Any, layout: tree.Layout) -> tree.Tree:
         return layout.unflatten(vector)
@@ -98,7 +103,7 @@ class JaxBackend:
         return jax.jit(function)
 
     def load(self, current: tree.Tree, arrays: tree.Tree) -> tree.Tree:
-        return tree.map(lambda _, array: jnp.array(array, device=self.device), current, arrays)
+        return tree.map(lambda _, array: jnp.array(array, device=self.tie), current, arrays)
 
     def from_numpy(self, arrays: tree.Tree) -> tree.Tree:
         if self.device.platform == "cpu":
