@@ -38,6 +38,8 @@ bench: $(READY)
 	$(BIN)/python benchmarks/run.py
 	$(BIN)/python benchmarks/table.py
 	$(BIN)/python benchmarks/runtimes.py
+	$(BIN)/python benchmarks/central.py
+	$(BIN)/python benchmarks/solve.py
 	$(BIN)/python benchmarks/scale.py
 
 clean:

@@ -157,27 +157,32 @@ def peer(name: str, environment: str) -> Callable[[int, float], Solved] | None:
 
 
 def show(name: str, values: list[float], unit: str) -> None:
-    middle, low, high = (f"{value:.3g}" for value in (statistics.median(values), min(values), max(values)))
+    values = [value for value in values if not math.isnan(value)] or [math.nan]  # infinite ones count, unknown do not
+    three = (statistics.median(values), min(values), max(values))
+    middle, low, high = (f"{value:.0f}" if 1_000 <= value < math.inf else f"{value:.3g}" for value in three)
     print(f"{name} {middle} {unit} # {low} to {high}", flush=True)
 
 
 def ratio(name: str, found: dict[str, list[Solved]], seconds: Callable[[Solved], float], goal: str = "") -> None:
     """The fastest of theirs to the fastest of ours."""
     medians = {who: statistics.median(map(seconds, solved)) for who, solved in found.items()}
-    best, rival = (min((m for m in medians if m in group), key=medians.__getitem__, default="") for group in (OURS, THEIRS))
-    if best and rival:
+    groups = ([who for who in medians if who in group] for group in (OURS, THEIRS))
+    best, rival = (min(group, key=medians.__getitem__, default="") for group in groups)
+    if best and rival and math.isfinite(medians[best]):
         print(f"{name} {medians[rival] / medians[best]:.2f} x # {goal}{best} against {rival}", flush=True)
 
 
 def table(found: dict[str, list[Solved]]) -> None:
-    print("\n| system | solved | seconds of training (range) | seconds from the command | steps | frames/s |")
+    print("\n| system | solved | seconds of training (range) | from the command | steps | frames/s |")
     print("| --- | --- | --- | --- | --- | --- |")
     for who, solved in sorted(found.items(), key=lambda one: statistics.median(s.train for s in one[1])):
-        train, command, steps, frames = zip(*((s.train, s.command, s.steps, s.frames) for s in solved))
-        done = sum(map(math.isfinite, train))
+        train, command = [s.train for s in solved], [s.command for s in solved]
+        done = [s for s in solved if math.isfinite(s.train)] or [NOT]
         print(
-            f"| {who} | {done} of {len(solved)} | {statistics.median(train):.2f} ({min(train):.2f} to {max(train):.2f}) "
-            f"| {statistics.median(command):.2f} | {statistics.median(steps):,.0f} | {statistics.median(frames):,.0f} |"
+            f"| {who} | {sum(map(math.isfinite, train))} of {len(solved)} "
+            f"| {statistics.median(train):.2f} ({min(train):.2f} to {max(train):.2f}) "
+            f"| {statistics.median(command):.2f} "
+            f"| {statistics.median(s.steps for s in done):,.0f} | {statistics.median(s.frames for s in done):,.0f} |"
         )
 
 
