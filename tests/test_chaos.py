@@ -26,7 +26,7 @@ from tests.leftovers import assert_nothing_is_left, orphaned
 STEPS = 4000
 SMALL = ["--backend", "numpy", "--hidden", "8", "--envs", "2", "--evaluations", "0", "--runtime", "process"]
 UNROLLS = ["--unroll", "8"]
-REPLAY = ["--replay-start", "100", "--batch", "16", "--update-every", "8", "--updates-per-draw", "1"]
+REPLAY = ["--replay-start", "100", "--batch", "16", "--update-every", "16", "--updates-per-draw", "1"]
 FROM_CHECKPOINT = "started again, with the program, from the last checkpoint"
 
 
@@ -58,7 +58,7 @@ def kill_once(monkeypatch, path, group):
     [
         ("gorila-dqn", "server/1", REPLAY),  # a shard of the parameter server
         ("ga3c", "predictor/0", UNROLLS),
-        ("dppo", "worker/1", [*UNROLLS, "--epochs", "1"]),  # an all-reduce peer
+        ("dppo", "worker/1", ["--unroll", "32", "--epochs", "1"]),  # an all-reduce peer
         ("a3c", "worker/0", UNROLLS),  # one that changes shared parameters
         ("paac", "learner", UNROLLS),  # where the central actor is
     ],

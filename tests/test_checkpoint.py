@@ -280,7 +280,7 @@ def test_whole_files_are_replaced_at_once(tmp_path, monkeypatch):
 
 
 def test_what_was_saved_after_the_step_that_a_run_goes_on_from_is_forgotten(tmp_path):
-    """Of a checkpoint in two parts only one was written; the next would be kept with it, and without what is whole."""
+    """Of a checkpoint in two parts one may be missing; the other would be kept in the place of one that is whole."""
     for step in (1, 2, 3):
         checkpoint.save(tmp_path, {"step": step}, step)
     checkpoint.forget_later(tmp_path, 2)
