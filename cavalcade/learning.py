@@ -45,7 +45,9 @@ class Learner:
             self.state["target"] = backend.vector(vector)
         self.adaptation = algorithm.adaptation()
         if self.adaptation:
-            self.state["coefficients"] = tree.map(lambda x: backend.vector(np.float32(x)), self.adaptation.initial)
+            self.state["coefficients"] = tree.map(
+                lambda x: backend.vector(np.array(x, np.float32)), self.adaptation.initial
+            )
         self._differentiated = backend.differentiate(self._loss, self.layout)
         self._update = backend.compile(self._update_text)
         self._prepare = backend.compile(self._prepare_text)
