@@ -28,7 +28,7 @@ import numpy as np
 
 from cavalcade.errors import UserError
 
-FORMAT = 2  # 2: tables keep rows and references to them
+FORMAT = 3  # 2: tables keep rows and references to them; 3: steps whose rows are still to be written
 _ARRAYS, _STATE = "arrays.safetensors", "state.json"
 _WRITING, _REPLACED, _REMOVING = (
     ".writing-",

@@ -6,7 +6,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cavalcade import adders, tree
+from cavalcade import adders, tree, unrolls
 from cavalcade.backends.numpy_backend import acting as xp
 from cavalcade.envs import make
 from cavalcade.envs.adapter import VectorAdapter
@@ -165,7 +165,7 @@ def test_steps_written_together_give_what_each_written_alone_gives(mode, item, m
     """Items and the origins of their rows, for environments some of which end in every step."""
     found = []
     for at_once in (1, 4, 32):
-        monkeypatch.setattr(adders, "AT_ONCE", at_once)
+        monkeypatch.setattr(unrolls, "AT_ONCE", at_once)
         environments = VectorAdapter(Streams(6, mode), "streams", 0)
         table = table_for(item, environments.spec, 6)
         adder, kept = adders.make(item, table, 6), []
