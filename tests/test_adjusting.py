@@ -142,6 +142,21 @@ def test_workers_move_and_rest_without_leaving_anything_behind(system):
     running.close()
 
 
+def test_who_dies_holds_no_room():
+    """It may be built anew while its valve is closed, and never come back to where it was."""
+    running = experiment("ga3c", adjust_every=1e9).launch()
+    for _ in range(10):
+        running.round()
+    predictor, table = running.objects["predictor/1"], running.objects["table"]
+    guest = predictor.guests[1]
+    assert not guest.away and guest.portion.promised == 2 and table.promised == 6
+    guest.desk.reclaim()
+    predictor.step()
+    assert guest.away and guest.portion.promised == 0 and table.promised == 4
+    assert predictor.account().startswith("3 workers; nobody waits")
+    running.close()
+
+
 def test_a_trainer_that_rests_does_not_draw():
     running = experiment("ga3c", adjust_every=1e9).launch()
     running.objects["adjuster"].words[1] = 1
