@@ -24,9 +24,7 @@ COUNTED = ("dropped_stale", "dropped_outlying", "dropped_late")
 POLE = "benchmarks.hindrance:HinderedCartPole-v1"
 GORILA = f"gorila-dqn {POLE} --steps 80000 --runtime process --actors 3 --max-staleness 20"
 DPPO = f"dppo {POLE} --steps 150000 --runtime process --actors 3 --option worker=worker/2"
-LAG = (
-    "impala CartPole-v1 --steps 500000 --runtime process --actors 2 --envs 128 --queue-batches 32 --learning-rate 0.001"
-)
+LAG = "impala CartPole-v1 --steps 150000 --runtime process --actors 2 --replay-share 0.9 --replay-size 5000"
 
 
 @dataclass(frozen=True)
