@@ -23,7 +23,7 @@ from cavalcade.table.rows import ORIGIN
 from tests.chaotic import Mortal
 from tests.leftovers import assert_nothing_is_left, orphaned
 
-STEPS = 4000
+STEPS = 3000
 SMALL = ["--backend", "numpy", "--hidden", "8", "--envs", "2", "--evaluations", "0", "--runtime", "process"]
 UNROLLS = ["--unroll", "8"]
 REPLAY = ["--replay-start", "100", "--batch", "16", "--update-every", "16", "--updates-per-draw", "1"]
