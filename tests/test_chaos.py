@@ -23,7 +23,7 @@ from cavalcade.table.rows import ORIGIN
 from tests.chaotic import Mortal
 from tests.leftovers import assert_nothing_is_left, orphaned
 
-STEPS = 4000
+STEPS = 3000
 SMALL = ["--backend", "numpy", "--hidden", "8", "--envs", "2", "--evaluations", "0", "--runtime", "process"]
 UNROLLS = ["--unroll", "8"]
 REPLAY = ["--replay-start", "100", "--batch", "16", "--update-every", "16", "--updates-per-draw", "1"]
@@ -143,7 +143,7 @@ class Slow:
     """Takes longer to be built again than it may be silent once it is ready."""
 
     def __init__(self, incarnation=0):
-        time.sleep(1.5 * incarnation)
+        time.sleep(0.5 * incarnation)
 
     def step(self):
         return True
@@ -152,7 +152,7 @@ class Slow:
 def test_to_start_slowly_is_not_to_hang():
     program = Program("slow")
     program.add("node", Slow, placement=Placement(restart="alone"))
-    runtime = Processes(program, hang_seconds=1.0)
+    runtime = Processes(program, hang_seconds=0.2)
     try:
         (member,) = runtime.members
         os.kill(member.process.pid, signal.SIGKILL)
