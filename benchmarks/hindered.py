@@ -24,7 +24,8 @@ COUNTED = ("dropped_stale", "dropped_outlying", "dropped_late")
 POLE = "benchmarks.hindrance:HinderedCartPole-v1"
 GORILA = f"gorila-dqn {POLE} --steps 80000 --runtime process --actors 3 --max-staleness 20"
 DPPO = f"dppo {POLE} --steps 150000 --runtime process --actors 3 --option worker=worker/2"
-LAG = "impala CartPole-v1 --steps 150000 --runtime process --actors 2 --replay-share 0.9 --replay-size 5000"
+IMPALA = "impala CartPole-v1 --steps 500000 --runtime process --actors 2 --learning-rate 0.002 --entropy-cost 0.05"
+LAG = f"{IMPALA} --envs 128 --queue-batches 32"
 
 
 @dataclass(frozen=True)
@@ -42,6 +43,7 @@ ROWS = [
     Row("dppo, straggler left out", f"{DPPO} --option pause=0.002 --stragglers 1", 475, above_zero="dropped_late"),
     Row("impala, lag, V-trace", f"{LAG} --correction vtrace", 450, above_zero="policy_lag"),
     Row("impala, lag, uncorrected", f"{LAG} --correction none", 450, at_least=False, above_zero="policy_lag"),
+    Row("impala, hardly any lag, uncorrected", f"{IMPALA} --queue-batches 1 --correction none", 450),
 ]
 
 
