@@ -84,6 +84,7 @@ CHOICES = {  # for words, another one that means something
     "convolution": ["nature", "impala"],
     "surrogate": ["clip", "penalty"],
     "kl_rule": ["ppo", "rllib", "heess"],
+    "correction": ["vtrace", "one-step", "epsilon", "none"],
 }
 
 
