@@ -1,0 +1,155 @@
+"""Workers as a central actor sees them: where each asks, its seat, and requests that were heard together."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cavalcade import tree
+from cavalcade.acting import Seat
+from cavalcade.env_worker import ENDED, FLAGS, LEAVES, RUN, STEPPED
+from cavalcade.envs.vector import Step
+from cavalcade.exchange import Desk
+from cavalcade.tree import Tree
+
+FIRST = FLAGS.index("first")
+DONE = ("obs", "first", "action", "extras", "carry")  # what a seat is told of a step
+
+
+class Portion:
+    """A seat's part of a sink that several write to: room that one was promised is not promised to another."""
+
+    def __init__(self, sink: Any, book: Any, steps: Callable[[], int]):
+        """`book.promised`: items for which room was promised to all. `steps`: of all seats, of which rows are to be
+        taken."""
+        self.sink, self.book, self.steps = sink, book, steps
+        self.signature, self.rows, self.take_rows = sink.signature, sink.rows, sink.take_rows
+        self.drawn_once = sink.reserving if hasattr(sink, "reserving") else sink.max_times_sampled == 1
+        self.promised = 0  # of these, to this seat
+
+    def can_insert(self, count: int) -> bool:
+        if not self.drawn_once:
+            return self.sink.can_insert(count)
+        missing = max(0, count - self.promised)
+        if missing and not self.sink.can_insert(self.book.promised + missing):
+            return False
+        self.promise(missing)
+        return True
+
+    def promise(self, count: int) -> None:
+        self.promised += count
+        self.book.promised += count
+
+    def ready(self, steps: int) -> bool:
+        """Rows are taken after a step was recorded, and others may come first. A table beside us has always some."""
+        return self.sink is self.book or self.sink.ready(self.steps())
+
+    def insert(self, items: Any, version: int, priority: np.ndarray | None) -> bool:
+        if not self.sink.insert(items, version, priority):
+            return False
+        self.promise(-min(self.promised, len(items.rows)))
+        return True
+
+
+class Heard:
+    """Requests that came together, as one batch. It is a copy: a worker's next request overwrites the last."""
+
+    def __init__(self, guests: list["Guest"], envs: int):
+        self.guests, requests = guests, [guest.desk.request for guest in guests]
+        self.obs, self.noise, self.reward = (
+            joined([request[name] for request in requests]) for name in ("obs", "noise", "reward")
+        )
+        self.flags = np.concatenate([request["flags"] for request in requests], axis=1)
+        self.first = self.flags[FIRST]
+        self.next_observation = self.obs
+        for number, guest in enumerate(guests):
+            guest.asked, guest.mine = self, slice(number * envs, (number + 1) * envs)
+            guest.about = requests[number]["about"].tolist()
+        if any(guest.about[ENDED] for guest in guests):
+            names = ("next_observation" if guest.about[ENDED] else "obs" for guest in guests)
+            self.next_observation = joined([request[name] for request, name in zip(requests, names)])
+
+    def step(self, mine: slice) -> Step:
+        """What came of a guest's last step."""
+        obs = after = part(self.obs, mine)
+        if self.next_observation is not self.obs:
+            after = part(self.next_observation, mine)
+        terminated, truncated, valid, first = self.flags[:, mine]
+        return Step(after, self.reward[mine], terminated, truncated, valid, obs, first, [])
+
+
+class Guest:
+    """A worker, seen from the service: where it asks, and its seat."""
+
+    def __init__(self, desk: Desk, seat: Seat, portion: Portion):
+        self.desk, self.seat, self.portion = desk, seat, portion
+        self.run = -1  # which of the worker's lives
+        self.heard, self.since = 0, 0.0  # the number of the last request that was looked at, and when
+        self.asked: Heard | None = None  # that request, with others
+        self.mine = slice(0)  # its part of them
+        self.about = [0, 0, 0, 0]  # RUN, STEPPED, ENDED and LEAVES
+        self.turn = 0  # among the answers of the service, that of the last one
+        self.away = False  # at another service, or asleep
+
+    @property
+    def waiting(self) -> bool:
+        """For an answer to a request that was heard; who has died waits no more."""
+        return self.desk.answered < self.heard
+
+    @property
+    def asks(self) -> bool:
+        """For the first time."""
+        number = self.desk.number
+        return number != self.heard and number > self.desk.answered
+
+    def hear(self, now: float) -> None:
+        """What came of the last step is recorded once."""
+        seat = self.seat
+        self.heard, self.since = self.desk.number, now
+        assert self.asked is not None
+        if self.about[STEPPED] and seat.under_way and self.run == self.about[RUN]:
+            seat.record(self.asked.step(self.mine))
+        else:
+            self.run = self.about[RUN]
+            seat.begin_again()
+        self.away = False
+        if self.about[LEAVES]:
+            self.leave()
+            self.desk.answer({})
+
+    def leave(self) -> None:
+        """Nobody comes back to what was under way: the room promised for it is another's."""
+        self.away, self.desk.reclaimed = True, False
+        self.seat.leave()
+        whole = 0 if self.seat.outbox is None else len(self.seat.outbox.rows)
+        self.portion.promise(min(0, whole - self.portion.promised))
+
+    def state(self) -> dict:
+        under_way = dict(zip(DONE, self.seat.under_way)) if self.seat.under_way else {}
+        return {
+            "seat": self.seat.state(),
+            "version": self.seat.version,
+            "under_way": tree.map(np.copy, under_way),
+            "desk": self.desk.state(),
+            "heard": self.heard == self.desk.number,
+            "turn": self.turn,
+            "promised": self.portion.promised,
+            "run": self.run,
+            "away": self.away,
+        }
+
+    def restore(self, state: dict) -> None:
+        self.seat.restore(state["seat"])
+        self.seat.version, self.run, self.turn = state["version"], state["run"], state["turn"]
+        self.seat.under_way = tuple(state["under_way"][name] for name in DONE) if state["under_way"] else None
+
+
+def joined(parts: list[Tree]) -> Tree:
+    """One batch of all, and a copy."""
+    if isinstance(parts[0], dict):
+        return {key: joined([part[key] for part in parts]) for key in parts[0]}
+    return np.concatenate(parts)
+
+
+def part(batch: Tree, mine: slice) -> Tree:
+    return {key: part(leaf, mine) for key, leaf in batch.items()} if isinstance(batch, dict) else batch[mine]
