@@ -82,3 +82,20 @@ class Mortal(gym.Env):
         if self.steps == self.when and once(self.trace):
             os.kill(os.getpid(), signal.SIGKILL)
         return self._seen(), 1.0, False, self.left == 0, {}
+
+
+class Patient(gym.Wrapper):
+    """CartPole that after some steps goes slowly as long as `trace` is not there: no run is over before that."""
+
+    def __init__(self, trace: str):
+        super().__init__(gym.make("CartPole-v1"))
+        self.trace, self.steps = Path(trace), 0
+
+    def step(self, action):
+        self.steps += 1
+        if self.steps > 300 and not self.trace.exists():
+            time.sleep(0.05)
+        return self.env.step(action)
+
+
+gym.register("Patient-v0", "tests.chaotic:Patient")

@@ -47,6 +47,7 @@ def kill_once(monkeypatch, path, group):
         if not killed and kept and runtime.steps("actor") > int(kept[-1].name.removeprefix("step-")):
             member = next(member for member in runtime.members if member.group == group)
             os.kill(member.process.pid, signal.SIGKILL)
+            path.with_name("killed").touch()
             killed.append(runtime.steps("actor"))
 
     monkeypatch.setattr(Processes, "round", round_and_kill)
@@ -69,7 +70,8 @@ def test_a_killed_role_sends_the_program_back_to_its_checkpoint_and_to_its_budge
     path = tmp_path / "run"
     killed = kill_once(monkeypatch, path, role)
     budget = ["--steps", str(STEPS), "--actors", "2", "--checkpoint-seconds", "0.05", "--out", str(path)]
-    assert main(["train", system, "CartPole-v1", *SMALL, *settings, *budget]) == 0
+    environment = ["tests.chaotic:Patient-v0", "--option", f"trace={tmp_path / 'killed'}"]
+    assert main(["train", system, *environment, *SMALL, *settings, *budget]) == 0
     run = Run.open(path)
     assert len(killed) == 1 and killed[0] < STEPS
     (fault,) = faults(run)
