@@ -36,7 +36,7 @@ class Learner:
         self.state: dict[str, Any] = {
             "params": backend.vector(vector),
             "statistics": tree.map(backend.vector, statistics) if statistics else {},
-            "updates": np.int32(0),
+            "updates": backend.load(np.int32(0), np.int32(0)),
         }
         self.priorities: np.ndarray | None = None
         self.judged: np.ndarray | None = None  # new priorities of the last minibatch
@@ -239,7 +239,8 @@ class Learner:
     def adopt(self, vector: np.ndarray, updates: int) -> None:
         """Parameters that others have brought so far; the target network follows as if the updates were made here."""
         before, period = self.updates, self.algorithm.target_period
-        changed = {"params": self.backend.load(self.state["params"], vector), "updates": np.int32(updates)}
+        new = {"params": vector, "updates": np.int32(updates)}
+        changed = self.backend.load({name: self.state[name] for name in new}, new)
         if period and updates // period > before // period:
             changed["target"] = self.backend.load(self.state["target"], vector)
         self.state = {**self.state, **changed}

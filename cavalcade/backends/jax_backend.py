@@ -57,16 +57,11 @@ class JaxBackend:
     name = "jax"
 
     def __init__(self, device: Any) -> None:
-        """What is compiled runs where its arrays lie: parameters are put on `device`, and the rest follows them.
-
-        On jax's own choice of a device they are not tied to it: what comes out of a compiled call would be tied where
-        counters and NumPy arrays that went in were not, and the second call would compile everything once more.
-        """
+        """What is compiled runs where its arrays lie: parameters are put on `device`, and the rest follows them."""
         self.xp, self.device = _namespace(), device
-        self.tie = None if device == jax.devices()[0] else device
 
     def vector(self, array: np.ndarray) -> Any:
-        return jnp.array(array, jnp.float32, device=self.tie)
+        return jnp.array(array, jnp.float32, device=self.device)
 
     def views(self, vector: Any, layout: tree.Layout) -> tree.Tree:
         return layout.unflatten(vector)
@@ -103,7 +98,7 @@ class JaxBackend:
         return jax.jit(function)
 
     def load(self, current: tree.Tree, arrays: tree.Tree) -> tree.Tree:
-        return tree.map(lambda _, array: jnp.array(array, device=self.tie), current, arrays)
+        return tree.map(lambda _, array: jnp.array(array, device=self.device), current, arrays)
 
     def from_numpy(self, arrays: tree.Tree) -> tree.Tree:
         if self.device.platform == "cpu":
@@ -134,7 +129,8 @@ class JaxOptimiser:
         self.structure: Any = None
 
     def init(self, vector: Any) -> dict:
-        leaves, self.structure = jax.tree.flatten(self.library.init(vector))
+        # all tied to the vector's device, as they come out of a compiled call: else the second call compiles once more
+        leaves, self.structure = jax.tree.flatten(jax.device_put(self.library.init(vector), vector.sharding))
         return {str(i): leaf for i, leaf in enumerate(leaves)}
 
     def update(self, gradient: Any, state: dict, vector: Any) -> tuple[Any, dict]:
