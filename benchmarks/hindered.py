@@ -22,7 +22,7 @@ BEGIN, END = "<!-- hindered table: written by make learn -->", "<!-- end of hind
 HEAD = ("run", "wanted", "seeds that reach it", "scores of the seeds", "counted, median", "seconds", "date", "command")
 COUNTED = ("dropped_stale", "dropped_outlying", "dropped_late")
 POLE = "benchmarks.hindrance:HinderedCartPole-v1"
-GORILA = f"gorila-dqn {POLE} --steps 80000 --runtime process --actors 3 --max-staleness 20"
+GORILA = f"gorila-dqn {POLE} --steps 150000 --runtime process --actors 3 --max-staleness 20"
 DPPO = f"dppo {POLE} --steps 150000 --runtime process --actors 3 --option worker=worker/2"
 # without evaluations the last policy is saved, not the best: an uncorrected run may touch 500 before it breaks down
 IMPALA = "impala CartPole-v1 --steps 500000 --runtime process --actors 2 --learning-rate 0.002 --entropy-cost 0.05"
