@@ -60,7 +60,7 @@ ROWS = [
             ("dppo", 150_000, 475),
             ("ga3c", 400_000, 450),
             ("a3c", 400_000, 450),
-            ("gorila-dqn", 80_000, 475),
+            ("gorila-dqn", 150_000, 475),
         )
     ),
     Row("impala, Ray", "impala CartPole-v1 --steps 300000 --runtime ray --actors 2", 450, seeds=3),
