@@ -39,7 +39,7 @@ class Row(learn.Row):
 ROWS = [
     Row("gorila-dqn, unhindered", GORILA, 475),
     Row("gorila-dqn, stale worker", f"{GORILA} --option pause=0.025", 475, above_zero="dropped_stale"),
-    Row("gorila-dqn, absurd rewards", f"{GORILA} --option spike=1e6", 475, above_zero="dropped_outlying"),
+    Row("gorila-dqn, absurd rewards", f"{GORILA} --option spike=1e6 --option chance=0.002", 475, above_zero="dropped_outlying"),
     Row("dppo, unhindered", DPPO, 475),
     Row("dppo, straggler waited for", f"{DPPO} --option pause=0.002", 475),
     Row("dppo, straggler left out", f"{DPPO} --option pause=0.002 --stragglers 1", 475, above_zero="dropped_late"),
