@@ -114,12 +114,12 @@ def test_a_killed_role_is_replaced_and_the_run_reaches_its_budget(tmp_path, syst
 @pytest.mark.parametrize(("what", "says"), [("raise", "broke"), ("segfault", "SIGSEGV"), ("sleep", "no sign of life")])
 def test_an_environment_that_breaks_costs_an_actor_and_no_more(tmp_path, what, says):
     environment = functools.partial(Chaotic, what, str(tmp_path / "trace"))
-    sitting = session(tmp_path, "impala", environment)
+    sitting = session(tmp_path, "impala", environment, steps=60_000)  # longer than it takes to see that an actor hangs
     sitting.runtime.hang_seconds = 3.0
     sitting.drive()
     faults = [json.loads(line) for line in (sitting.run.path / "faults.jsonl").read_text().splitlines()]
     assert len(faults) == 1 and faults[0]["node"].startswith("actor") and says in faults[0]["cause"]
-    assert sitting.run.rows()[-1]["step"] >= 3000
+    assert sitting.run.rows()[-1]["step"] >= 60_000
 
 
 def test_resets_that_fail_now_and_then_do_not_stop_a_run(tmp_path):
