@@ -23,6 +23,7 @@ HEAD = ("run", "wanted", "seeds that reach it", "scores of the seeds", "counted,
 COUNTED = ("dropped_stale", "dropped_outlying", "dropped_late")
 POLE = "benchmarks.hindrance:HinderedCartPole-v1"
 GORILA = f"gorila-dqn {POLE} --steps 150000 --runtime process --actors 3 --max-staleness 20"
+GORILA += " --target 490 --evaluation-episodes 20"
 ABSURD = "--option spike=1e6 --option chance=0.002"
 DPPO = f"dppo {POLE} --steps 150000 --runtime process --actors 3 --option worker=worker/2"
 # without evaluations the last policy is saved, not the best: an uncorrected run may touch 500 before it breaks down
