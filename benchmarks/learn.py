@@ -101,7 +101,7 @@ def line(row: Row, results: list[tuple[float, float]]) -> str:
 
 def pong() -> None:
     """Pong for a bounded time: no score is asked for; its curve, its last returns and its speed are kept."""
-    command = "impala ALE/Pong-v5 --steps 250000 --runtime process --actors 2 --unroll 32 --batch 16 --evaluations 0"
+    command = "impala ALE/Pong-v5 --steps 120000 --runtime process --actors 2 --unroll 32 --batch 16 --evaluations 0"
     with tempfile.TemporaryDirectory() as folder:
         out = Path(folder) / "pong"
         train = [sys.executable, "-m", "cavalcade", "train", *command.split(), "--out", str(out)]
