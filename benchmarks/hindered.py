@@ -29,7 +29,7 @@ DPPO = f"dppo {POLE} --steps 150000 --runtime process --actors 3 --option worker
 # without evaluations the last policy is saved, not the best: an uncorrected run may touch 500 before it breaks down
 IMPALA = "impala CartPole-v1 --steps 500000 --runtime process --actors 2 --learning-rate 0.002 --entropy-cost 0.05"
 IMPALA += " --evaluations 0"
-LAG = f"{IMPALA} --envs 128 --queue-batches 32"
+LAG = f"{IMPALA} --envs 192 --queue-batches 48"
 
 
 @dataclass(frozen=True)
