@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass
 
-from cavalcade.errors import UserError, nearest, require_at_least
+from cavalcade.errors import UserError, require_at_least, require_one_of
 
 CHOICES = {
     "acting": ("local", "central"),
@@ -27,10 +27,7 @@ class Row:
     together: bool = False  # each learner in one process with its actors, where every learner has its own
 
     def __post_init__(self) -> None:
-        for name, choices in CHOICES.items():
-            given = getattr(self, name)
-            if given not in choices:
-                raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
+        require_one_of(self, **CHOICES)
         require_at_least(self, learners=1, shards=0, predictors=0, servers=1, stragglers=0)
         require_at_least(self, max_staleness=0, adjust_every=0)
         if self.learners > 1 and self.updates == "own":

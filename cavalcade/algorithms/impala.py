@@ -13,7 +13,7 @@ from typing import Any
 
 from cavalcade.algorithm import Forward
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
-from cavalcade.errors import UserError, nearest, require_at_least
+from cavalcade.errors import UserError, require_at_least, require_one_of
 from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.ops.losses import weighted_mean
 from cavalcade.ops.returns import clipped_ratio, gae, vtrace
@@ -49,9 +49,7 @@ class Impala(ActorCritic):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, batch=1, queue_batches=1, max_policy_lag=0, replay_share=0, replay_size=self.batch)
-        if self.correction not in CORRECTIONS:
-            said = f"--correction '{self.correction}' is not one of {', '.join(CORRECTIONS)}."
-            raise UserError(said + nearest(self.correction, CORRECTIONS))
+        require_one_of(self, correction=CORRECTIONS)
         for name in ("rho_bar", "c_bar"):
             if not getattr(self, name) > 0:
                 raise UserError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it has to be above 0.")
