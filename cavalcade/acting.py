@@ -249,8 +249,7 @@ def _joined(one: Items, other: Items) -> Items:
         priority = None
     else:
         priority = np.concatenate([one.priority, other.priority])
-    own = tree.map(lambda *parts: np.concatenate(parts), one.own, other.own)
-    return Items(np.concatenate([one.rows, other.rows]), own, priority)
+    return Items(np.concatenate([one.rows, other.rows]), tree.joined([one.own, other.own]), priority)
 
 
 def _kept(items: Items) -> dict:

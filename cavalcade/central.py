@@ -20,7 +20,7 @@ from cavalcade.acting import Seat
 from cavalcade.env_worker import blank_request
 from cavalcade.exchange import Client, Desk, Exchange, ServedDesk
 from cavalcade.experience import Experience
-from cavalcade.guests import Guest, Heard, Portion, joined, part
+from cavalcade.guests import Guest, Heard, Portion
 from cavalcade.policy import Policy
 from cavalcade.stopwatch import Stopwatch
 from cavalcade.tree import Tree
@@ -148,7 +148,7 @@ class CentralActor:
                 policy.load(newer[1], newer[2], newer[0])
             self.watch.lap("pulling")
         guests, obs, first, noise = self._together(guests)
-        carry = joined([guest.seat.carry for guest in guests]) if guests[0].seat.carry else {}
+        carry = tree.joined([guest.seat.carry for guest in guests]) if guests[0].seat.carry else {}
         given = {"obs": obs, "carry": carry, "first": first, "noise": noise}
         if self.padded:
             size = self.envs * _power_of_two(len(guests))
@@ -158,9 +158,9 @@ class CentralActor:
         for guest, mine in zip(guests, parts):  # whoever waits is answered first
             guest.desk.answer({"action": action[mine]})
         for guest, mine in zip(guests, parts):
-            after = part(carry, mine) if carry else carry
-            own = part(extras, mine) if extras else extras
-            guest.seat.acted(part(obs, mine), first[mine], action[mine], own, after, policy.version)
+            after = tree.take(carry, mine) if carry else carry
+            own = tree.take(extras, mine) if extras else extras
+            guest.seat.acted(tree.take(obs, mine), first[mine], action[mine], own, after, policy.version)
             self.turns += 1
             guest.turn = self.turns
         self.batches += 1
@@ -174,7 +174,7 @@ class CentralActor:
             return heard.guests, heard.obs, heard.first, heard.noise
         asked: list[Any] = [(guest.asked, guest.mine) for guest in guests]
         names = ("obs", "first", "noise")
-        return guests, *(joined([part(getattr(one, name), mine) for one, mine in asked]) for name in names)
+        return guests, *(tree.joined([tree.take(getattr(one, name), mine) for one, mine in asked]) for name in names)
 
     # --- looking and keeping ------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ from cavalcade.bell import Bell, nobody
 from cavalcade.errors import Stopped
 from cavalcade.memory import Attached, Memory
 from cavalcade.table import _core
-from cavalcade.tree import Tree, map
+from cavalcade.tree import Tree, joined, map
 
 ASKED, ANSWERED, CLOSED = 0, 8, 16  # words of a desk, a cache line apart; the first two are bells
 SLICE = 0.05  # seconds: a blocked client looks this often whether the server has gone
@@ -252,7 +252,7 @@ class RemoteClient:
 
 def stacked(requests: list[Tree]) -> Tree:
     """Several requests as one, joined along their first axis."""
-    return requests[0] if len(requests) == 1 else map(lambda *parts: np.concatenate(parts), *requests)
+    return requests[0] if len(requests) == 1 else joined(requests)
 
 
 def _fill(places: Tree, values: Tree) -> Tree:

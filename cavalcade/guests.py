@@ -10,7 +10,6 @@ from cavalcade.acting import Seat
 from cavalcade.env_worker import ENDED, FLAGS, LEAVES, RUN, STEPPED
 from cavalcade.envs.vector import Step
 from cavalcade.exchange import Desk
-from cavalcade.tree import Tree
 
 FIRST = FLAGS.index("first")
 DONE = ("obs", "first", "action", "extras", "carry")  # what a seat is told of a step
@@ -57,7 +56,7 @@ class Heard:
     def __init__(self, guests: list["Guest"], envs: int):
         self.guests, requests = guests, [guest.desk.request for guest in guests]
         self.obs, self.noise, self.reward = (
-            joined([request[name] for request in requests]) for name in ("obs", "noise", "reward")
+            tree.joined([request[name] for request in requests]) for name in ("obs", "noise", "reward")
         )
         self.flags = np.concatenate([request["flags"] for request in requests], axis=1)
         self.first = self.flags[FIRST]
@@ -67,13 +66,13 @@ class Heard:
             guest.about = requests[number]["about"].tolist()
         if any(guest.about[ENDED] for guest in guests):
             names = ("next_observation" if guest.about[ENDED] else "obs" for guest in guests)
-            self.next_observation = joined([request[name] for request, name in zip(requests, names)])
+            self.next_observation = tree.joined([request[name] for request, name in zip(requests, names)])
 
     def step(self, mine: slice) -> Step:
         """What came of a guest's last step."""
-        obs = after = part(self.obs, mine)
+        obs = after = tree.take(self.obs, mine)
         if self.next_observation is not self.obs:
-            after = part(self.next_observation, mine)
+            after = tree.take(self.next_observation, mine)
         terminated, truncated, valid, first = self.flags[:, mine]
         return Step(after, self.reward[mine], terminated, truncated, valid, obs, first, [])
 
@@ -142,14 +141,3 @@ class Guest:
         self.seat.restore(state["seat"])
         self.seat.version, self.run, self.turn = state["version"], state["run"], state["turn"]
         self.seat.under_way = tuple(state["under_way"][name] for name in DONE) if state["under_way"] else None
-
-
-def joined(parts: list[Tree]) -> Tree:
-    """One batch of all, and a copy."""
-    if isinstance(parts[0], dict):
-        return {key: joined([part[key] for part in parts]) for key in parts[0]}
-    return np.concatenate(parts)
-
-
-def part(batch: Tree, mine: slice) -> Tree:
-    return {key: part(leaf, mine) for key, leaf in batch.items()} if isinstance(batch, dict) else batch[mine]

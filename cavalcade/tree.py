@@ -4,7 +4,7 @@ A lone array is a tree as well. Keys are strings and are visited in sorted order
 file and process lays the same tree out in the same way.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -67,6 +67,25 @@ def assign(into: Tree, index: Any, values: Tree) -> None:
 
 def take(tree: Tree, index: Any) -> Tree:
     return map(lambda leaf: leaf[index], tree)
+
+
+def joined(parts: Sequence[Tree]) -> Tree:
+    """Trees [N, ...] of one shape one after the other, a copy."""
+    if isinstance(parts[0], dict):
+        return {key: joined([part[key] for part in parts]) for key in parts[0]}
+    return np.concatenate(parts)
+
+
+def placed(parts: Sequence[Tree], places: Sequence[Any], empty: Callable = np.empty) -> Tree:
+    """Trees [N, ...] as one, in which the rows of parts[i] lie at places[i]; `empty(shape, dtype)` makes its arrays."""
+
+    def place(*leaves: np.ndarray) -> np.ndarray:
+        whole = empty((sum(len(leaf) for leaf in leaves), *leaves[0].shape[1:]), leaves[0].dtype)
+        for at, leaf in zip(places, leaves):
+            whole[at] = leaf
+        return whole
+
+    return map(place, *parts)
 
 
 @dataclass(frozen=True)

@@ -1,6 +1,5 @@
 """Unrolls from the stream of environment steps (`adders.py`): their steps are gathered and written together."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -105,11 +104,11 @@ class UnrollAdder:
         return Items(rows, {"carry": window.carry} if self.with_carry else {})
 
     def _write(self) -> None:
-        actions, extras, steps = zip(*self.gathered)
-        self.gathered, shape = [], (len(steps), self.count)
-        step = _joined_steps(steps)
-        done = acted(self.item, _joined(actions), _joined(extras), step.reward, step.terminated)
-        start, end = self.stream.advance_all(len(steps), done, step)
+        count = len(self.gathered)
+        action, extras, step = self.gathered[0] if count == 1 else _joined(self.gathered)  # large rows come alone
+        self.gathered, shape = [], (count, self.count)
+        done = acted(self.item, action, extras, step.reward, step.terminated)
+        start, end = self.stream.advance_all(count, done, step)
         cut_short = None
         if np.count_nonzero(step.truncated):
             cut_short = (step.truncated & ~step.terminated & step.valid).reshape(shape)
@@ -142,19 +141,11 @@ class UnrollAdder:
         self.gathered = [(kept["action"], kept["extras"], Step(**kept["step"])) for kept in state["gathered"].values()]
 
 
-def _joined(parts: Sequence[Tree]) -> Tree:
+def _joined(gathered: list[tuple[np.ndarray, Tree, Any]]) -> tuple[np.ndarray, Tree, Any]:
     """[N, ...] of each step as one [T * N, ...]."""
-    if len(parts) == 1:
-        return parts[0]
-    if isinstance(parts[0], dict):
-        return {key: _joined([part[key] for part in parts]) for key in parts[0]}
-    return np.concatenate(parts)
-
-
-def _joined_steps(steps: Sequence[Any]) -> Any:
-    if len(steps) == 1:
-        return steps[0]
+    actions, extras, steps = zip(*gathered)
     after, reward, terminated, truncated, valid, observation, first, _ = zip(*steps)
     small = [np.concatenate(parts) for parts in (reward, terminated, truncated, valid)]
-    obs, begins = _joined(after), np.concatenate(first)
-    return Step._make([obs, *small, _joined(observation) if np.count_nonzero(begins) else obs, begins, []])
+    obs, begins = tree.joined(after), np.concatenate(first)
+    here = tree.joined(observation) if np.count_nonzero(begins) else obs  # where no episode begins they are the same
+    return tree.joined(actions), tree.joined(extras), Step._make([obs, *small, here, begins, []])

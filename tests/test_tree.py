@@ -158,3 +158,18 @@ def test_what_is_assigned_can_be_taken(index):
     values = {"a": rng.random((len(index), 2)), "b": {"c": rng.random(len(index))}}
     tree.assign(nest, index, values)
     assert identical(tree.take(nest, index), values)
+
+
+def test_joined_trees_are_one_after_the_other_and_a_copy():
+    one = {"a": np.array([[1, 2]]), "b": {"c": np.array([5])}}
+    other = {"b": {"c": np.array([6, 7])}, "a": np.array([[3, 4], [0, 0]])}
+    both = tree.joined([one, other])
+    assert both["a"].tolist() == [[1, 2], [3, 4], [0, 0]] and both["b"]["c"].tolist() == [5, 6, 7]
+    alone = tree.joined([one])
+    alone["a"][:] = 9
+    assert one["a"].tolist() == [[1, 2]]
+
+
+def test_placed_trees_lie_where_it_was_said():
+    both = tree.placed([{"a": np.array([1, 2])}, {"a": np.array([3])}], [np.array([2, 0]), np.array([1])])
+    assert both["a"].tolist() == [2, 3, 1]

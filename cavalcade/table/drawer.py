@@ -142,7 +142,7 @@ class Draws:
                 return None
         parts, self.parts = self.parts, []
         places = [np.flatnonzero(self.chosen == int(part["keys"][0]) % len(self.clients)) for part in parts]
-        drawn = parts[0] if len(parts) == 1 else _joined(parts, places)
+        drawn = parts[0] if len(parts) == 1 else tree.placed(parts, places)
         probability = drawn["probability"] * self.share
         weight = probability**-importance  # times N ** -importance, with N all items; the maximum cancels it
         drawn |= {"probability": probability, "weight": (weight / weight.max()).astype(np.float32)}
@@ -232,21 +232,9 @@ class QueueDraws(Draws):
                     self._ask(shard, 1, most)
             if not self._take():
                 return None
-        whole = tree.map(lambda *leaves: np.concatenate(leaves), *self.parts)
+        whole = tree.joined(self.parts)
         self.parts = [tree.take(whole, slice(count, None))] if missing < 0 else []
         return Sample(**tree.take(whole, slice(count)), weight=np.ones(count, np.float32))
-
-
-def _joined(parts: list[Tree], places: list[np.ndarray]) -> Tree:
-    """One batch, in which the items of parts[i] lie at places[i]."""
-
-    def join(*leaves: np.ndarray) -> np.ndarray:
-        whole = np.empty((sum(map(len, leaves)), *leaves[0].shape[1:]), leaves[0].dtype)
-        for at, leaf in zip(places, leaves):
-            whole[at] = leaf
-        return whole
-
-    return tree.map(join, *parts)
 
 
 def blank(table: Table, batch: int) -> Tree:

@@ -100,16 +100,9 @@ class _Parts:
             raise OverflowError("So many items were inserted that their keys no longer fit; use fewer parts.")
         return keys * len(self.tables) + part
 
-    def _joined(self, samples: list[Sample], places: list[Any], size: int) -> Sample:
-        """One sample of `size` items; those of samples[i] lie at places[i]."""
-
-        def join(*leaves: np.ndarray) -> np.ndarray:
-            whole = self.recycler.empty((size, *leaves[0].shape[1:]), leaves[0].dtype)
-            for at, leaf in zip(places, leaves):
-                whole[at] = leaf
-            return whole
-
-        return Sample(*(tree.map(join, *columns) for columns in zip(*samples)))
+    def _joined(self, samples: list[Sample], places: list[Any]) -> Sample:
+        """One sample; the items of samples[i] lie at places[i]."""
+        return Sample(*(tree.placed(columns, places, self.recycler.empty) for columns in zip(*samples)))
 
     def update_priorities(self, keys: np.ndarray, priority: np.ndarray) -> int:
         """New priorities; keys that have gone are ignored. Gives how many were still there."""
@@ -201,7 +194,7 @@ class Mixture(_Parts):
         ends = np.cumsum([len(sample.keys) for sample in drawn]).tolist()
         places = [slice(start, end) for start, end in zip([0, *ends], ends)]
         scaled = [sample._replace(probability=sample.probability * (len(sample.keys) / size)) for sample in drawn]
-        return self._joined(scaled, places, size)
+        return self._joined(scaled, places)
 
     def state(self) -> dict:
         """What was given so far; the parts are saved on their own."""
@@ -268,7 +261,7 @@ class Shards(_Parts):
     def _finish(self, counts: list[int], drawn: list[Sample], importance: float) -> Sample:
         size = sum(counts)
         places = [np.flatnonzero(self.chosen[:size] == part) for part, count in enumerate(counts) if count]
-        sample = self._joined(drawn, places, size)
+        sample = self._joined(drawn, places)
         probability = sample.probability * self.share[:size]
         self.chosen, self.share = self.chosen[size:], self.share[size:]
         weight = probability**-importance  # times N ** -importance, with N all items; the maximum cancels it
