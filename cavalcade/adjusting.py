@@ -6,13 +6,13 @@ Seconds are those of the wall clock, so two runs are never the same to the bit.
 """
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cavalcade.memory import SharedWords, WordsAddress
+from cavalcade.memory import SharedWords, Signpost, WordsAddress
 
 NAMES = ("predictors", "trainers", "agents")
 Numbers = tuple[int, int, int]
@@ -99,8 +99,8 @@ class Adjuster(Valves):
         self.decisions: list[Decision] = []  # since the last report
         self.began: tuple[float, int] | None = None  # the period: when, and items drawn by then
 
-    def share(self, consumer: str) -> "SharedValves":
-        return SharedValves(ValvesAddress(self.shared.address))
+    def share(self, consumer: str) -> Signpost:
+        return Signpost(ValvesAddress(self.shared.address))
 
     def step(self) -> bool:
         now, drawn = time.monotonic(), self.table.limiter.samples
@@ -142,21 +142,3 @@ class ValvesAddress:
 
     def connect(self) -> Valves:
         return Valves(self.words.connect())
-
-
-class SharedValves:
-    """For a node in another process: it looks by itself."""
-
-    ring: Callable[[], None] | None = None
-
-    def __init__(self, address: ValvesAddress):
-        self.address = address
-
-    def step(self) -> bool:
-        return False
-
-    def reclaim(self) -> None:
-        """Who dies leaves nothing."""
-
-    def close(self) -> None:
-        """The adjuster takes the memory away."""

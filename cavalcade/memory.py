@@ -134,6 +134,20 @@ class SharedWords:
         self.memory.close()
 
 
+class Signpost:
+    """What a node gives to one in another process that helps itself: where things lie. Nothing has to be done for it
+    here, and who dies leaves nothing."""
+
+    def __init__(self, address: Any):
+        self.address, self.ring = address, None
+
+    def reclaim(self) -> None:
+        """Nothing was under way here."""
+
+    def close(self) -> None:
+        """Who made the things takes them away."""
+
+
 def _mapped(segment: Any) -> np.ndarray:
     """The segment's memory as an array that keeps it mapped, whatever becomes of the segment object: that one would
     complain at exit about arrays that still look at it."""

@@ -22,9 +22,10 @@ from cavalcade import tree
 from cavalcade.errors import UserError
 from cavalcade.exchange import Client, Exchange, RemoteClient, ServedDesk
 from cavalcade.learning import Learner
+from cavalcade.memory import Signpost
 from cavalcade.tree import Tree
 from cavalcade.updates import Means, Work
-from cavalcade.updates.gloo import FEWEST, GlooSeats, GlooService
+from cavalcade.updates.gloo import FEWEST, GlooSeats
 
 PULL, PUSH, AGREE = 0, 1, 2  # what a learner asks: a mean that it missed, to take part, which state to begin with
 
@@ -83,7 +84,7 @@ class Meeting:
     def desk(self, name: str) -> "Seat":
         return Seat(self.exchange.desk(name), self.size, self.learners)
 
-    def share(self, consumer: str) -> GlooService:
+    def share(self, consumer: str) -> Signpost:
         assert not self.exchange.desks, "Either all learners are in this node's process, or none is."
         return self.seats.share(consumer)
 

@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade.errors import Stopped, UserError
+from cavalcade.memory import Signpost
 
 FEWEST, MOST = 8, 512  # rounds that the fastest may be ahead of the slowest, whose means are kept for it
 HELD = 2**26  # bytes of means: what is kept between those bounds
@@ -194,7 +195,8 @@ class GlooSeats:
         self.store: Any = None
         self.taken = 0
 
-    def share(self, consumer: str) -> "GlooService":
+    def share(self, consumer: str) -> Signpost:
+        """A group cannot go on without a member: learners fail together, and the program goes on from a checkpoint."""
         if self.taken == self.learners:
             raise UserError(f"{consumer} is one learner more than the {self.learners} that make updates together.")
         if self.store is None:
@@ -203,21 +205,7 @@ class GlooSeats:
             self.store = dist.TCPStore(HOST, 0, None, True, FORMING, wait_for_workers=False)
         address = GlooAddress(self.store.port, self.taken, self.learners, self.size, self.drop)
         self.taken += 1
-        return GlooService(address)
+        return Signpost(address)
 
     def close(self) -> None:
         self.store = None
-
-
-class GlooService:
-    def __init__(self, address: GlooAddress):
-        self.address, self.ring = address, None
-
-    def step(self) -> bool:
-        return False  # the learners speak with each other
-
-    def reclaim(self) -> None:
-        """A group cannot go on without a member: learners fail together, and the program goes on from a checkpoint."""
-
-    def close(self) -> None:
-        """Nothing lies here."""

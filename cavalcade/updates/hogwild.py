@@ -15,7 +15,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.learning import Learner
-from cavalcade.memory import Attached, Memory
+from cavalcade.memory import Attached, Memory, Signpost
 from cavalcade.tree import Tree
 from cavalcade.updates import Means, Work
 from cavalcade.updates.descent import Descent, fresh
@@ -46,9 +46,9 @@ class SharedParams(Arrays):
         self.memory = Memory("shared")  # in one process too: whoever came first must not be left with other arrays
         super().__init__(self.memory.tree(first))
         tree.assign(self.arrays, ..., first)
-        self.service = SharedArrays(ArraysAddress(tree.map(np.zeros_like, first), self.memory.names))
+        self.service = Signpost(ArraysAddress(tree.map(np.zeros_like, first), self.memory.names))
 
-    def share(self, consumer: str) -> "SharedArrays":
+    def share(self, consumer: str) -> Signpost:
         return self.service
 
     def state(self) -> dict:
@@ -68,22 +68,6 @@ class ArraysAddress:
 
     def connect(self) -> "AttachedArrays":
         return AttachedArrays(Attached(self.names).tree(self.blank))
-
-
-class SharedArrays:
-    """For nodes in other processes: the same arrays."""
-
-    def __init__(self, address: ArraysAddress):
-        self.address, self.ring = address, None
-
-    def step(self) -> bool:
-        return False  # everybody helps himself
-
-    def reclaim(self) -> None:
-        """A learner that dies leaves what it has changed."""
-
-    def close(self) -> None:
-        """The node takes the memory away."""
 
 
 class AttachedArrays(Arrays):
