@@ -11,7 +11,7 @@ from cavalcade.prefetch import Prefetch
 from cavalcade.stopwatch import Stopwatch
 from cavalcade.table import Sample
 from cavalcade.tree import Tree
-from cavalcade.updates import ALONE, Recipe, Work
+from cavalcade.updates import ALONE, Means, Recipe, Work
 
 
 class Drawn(NamedTuple):
@@ -48,8 +48,8 @@ class LearnerLoop:
         self.updates = updates(self.learner, list(partners))
         self.work: Work | None = None  # on what was drawn, as long as others have to move first
         self.watch = Stopwatch()
-        self.sums: dict[str, float] = {}
-        self.draws, self.lag, self.dropped = 0, 0.0, 0
+        self.means = Means()  # of the draws since the last report
+        self.lag, self.dropped = 0.0, 0
         self.waited = 0.0  # seconds that items lay in the table, of the draws
         self.drawn: Drawn | None = None  # what is being learned from
         self.broadcast: Any = None  # to nodes in other processes
@@ -126,17 +126,14 @@ class LearnerLoop:
         sample, self.work, self.drawn = self.drawn.sample, None, None
         if self.importance is not None and self.learner.priorities is not None:
             self.source.update_priorities(sample.keys, self.learner.priorities)
-        learned_with = getattr(
-            self.updates, "learned_with", self.version
-        )  # others may have made updates since our last
+        # others may have made updates since our last
+        learned_with = getattr(self.updates, "learned_with", self.version)
         self.lag += float(learned_with - sample.version.mean())
         self.waited += time.time() - float(sample.made.mean())
         self._publish()
         if self.lock_step:
             self.source.hold(-self.batch)
-        for name, value in metrics.items():
-            self.sums[name] = self.sums.get(name, 0.0) + value
-        self.draws += 1
+        self.means.add(metrics)
 
     def _draw(self) -> Drawn | None:
         sample = self.source.sample(self.batch, self.importance or 0.0)
@@ -151,31 +148,35 @@ class LearnerLoop:
         self.dropped += int(np.count_nonzero(stale))
         return {**items, "valid": items["valid"] * ~stale[:, None]}
 
+    @property
+    def draws(self) -> int:
+        """That were learned from since the last report."""
+        return self.means.count
+
     def account(self) -> str:
         return f"waits for {self.batch} items; {self.version} updates done"
 
     def report(self) -> dict:
-        draws = max(1, self.draws)
-        means = {name: total / draws for name, total in self.sums.items()} if self.draws else {}
+        draws, means = self.draws, self.means.given()
         report = {"updates": self.version, "metrics": means, "seconds": self.watch.drain()}
         if counted := self.updates.counted():
             report["counted"] = counted
-        if self.draws:
+        if draws:
             report |= {"policy_lag": self.lag / draws, "seconds_in_table": self.waited / draws}
             if self.max_lag:
                 means["dropped_stale"] = float(self.dropped)  # unrolls since the last report
-        self.sums, self.draws, self.lag, self.dropped, self.waited = {}, 0, 0.0, 0, 0.0
+        self.means, self.lag, self.dropped, self.waited = Means(), 0.0, 0, 0.0
         return report
 
     def state(self) -> dict:
-        counted = {"sums": self.sums, "draws": self.draws, "lag": self.lag, "dropped": self.dropped}
+        counted = {"sums": self.means.sums, "draws": self.draws, "lag": self.lag, "dropped": self.dropped}
         held = self.batches.held or self.drawn  # it has left the table, and would be lost; learned from once more
         return {**self.learner.kept(), **counted, "held": held.sample._asdict() if held else {}}
 
     def restore(self, state: dict) -> None:
         self.learner.put_back({"state": state["state"], "rng": state["rng"]})
-        self.sums, self.draws, self.lag = state["sums"], state["draws"], state["lag"]
-        self.dropped = state["dropped"]
+        self.means.sums, self.means.count = state["sums"], state["draws"]
+        self.lag, self.dropped = state["lag"], state["dropped"]
         self.batches.held = self._sent(Sample(**state["held"])) if state["held"] else None
         self._publish()
 

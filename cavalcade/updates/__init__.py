@@ -51,7 +51,7 @@ ALONE = Alone()
 
 
 class Means:
-    """The mean of each metric over the updates of a draw."""
+    """The mean of each metric over updates, or over draws."""
 
     def __init__(self) -> None:
         self.sums: dict[str, float] = {}
