@@ -32,6 +32,7 @@ class Learner:
         statistics = model.statistics()
         if getattr(algorithm, "normalise_rewards", False):
             statistics[REWARD] = normaliser.fresh(())
+        self.moments_layout = Layout.of(statistics)
         self.optimiser = backend.optimiser(optimiser)
         self.state: dict[str, Any] = {
             "params": backend.vector(vector),
@@ -247,19 +248,10 @@ class Learner:
 
     def moments(self) -> np.ndarray:
         """The normalisers as one vector, to be averaged with those of others."""
-        leaves = tree.leaves(self.backend.to_numpy(self.state["statistics"])) if self.state["statistics"] else []
-        return np.concatenate([np.zeros(0, np.float32), *(np.reshape(leaf, -1) for leaf in leaves)])
+        return self.moments_layout.flatten(self.backend.to_numpy(self.state["statistics"]))
 
     def take_moments(self, vector: np.ndarray) -> None:
-        statistics, at = self.state["statistics"], 0
-        if not statistics:
-            return
-        parts = []
-        for leaf in tree.leaves(statistics):
-            size = int(np.prod(leaf.shape))
-            parts.append(np.reshape(vector[at : at + size], leaf.shape))
-            at += size
-        self.take_statistics(tree.rebuild(statistics, iter(parts)))
+        self.take_statistics(self.moments_layout.unflatten(vector))
 
     def statistics(self) -> Tree:
         """A copy of the normalisers."""
