@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 
 import psutil
+import pytest
 
 from cavalcade import checkpoint
 
@@ -26,6 +27,14 @@ def assert_nothing_is_left(before: set[str]) -> None:
         time.sleep(0.05)
     assert not left, "shared memory was left behind"
     assert not multiprocessing.active_children()
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left():
+    """For every test of a module that imports it."""
+    before = orphaned()
+    yield
+    assert_nothing_is_left(before)
 
 
 def end_a_driver(folder: Path, number: int, *options: str, to_all: bool = False) -> list[str]:

@@ -10,17 +10,10 @@ from cavalcade.adjusting import Decision, Rule, Valves
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment, Settings
 from cavalcade.table.port import Port
-from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.leftovers import nothing_is_left  # noqa: F401
 from tests.test_central import Inserts, steps_that_do_not_follow
 
 SMALL = {"hidden": (8,), "unroll": 8}
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = orphaned()
-    yield
-    assert_nothing_is_left(before)
 
 
 # --- the rule -------------------------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from cavalcade.program import Handle, Node, Placement, Program
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.runtimes.processes import Processes
 from cavalcade.table import Table
-from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.leftovers import nothing_is_left  # noqa: F401
 
 DQN = {"hidden": (8,), "replay_start": 40, "batch": 16, "update_every": 8, "updates_per_draw": 1, "n_step": 3}
 SYSTEMS = {
@@ -29,13 +29,6 @@ SYSTEMS = {
     "dqn": {**DQN, "epsilon_steps": 200},
     "apex-dqn": {**DQN, "pull_every": 3, "flush": 6},
 }
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = orphaned()
-    yield
-    assert_nothing_is_left(before)
 
 
 def parts_of(system, runtime="inprocess", backend="numpy", **more):

@@ -21,20 +21,13 @@ from cavalcade.runs import Run
 from cavalcade.runtimes.processes import Processes
 from cavalcade.table.rows import ORIGIN
 from tests.chaotic import Mortal
-from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.leftovers import nothing_is_left  # noqa: F401
 
 STEPS = 3000
 SMALL = ["--backend", "numpy", "--hidden", "8", "--envs", "2", "--evaluations", "0", "--runtime", "process"]
 UNROLLS = ["--unroll", "8"]
 REPLAY = ["--replay-start", "100", "--batch", "16", "--update-every", "16", "--updates-per-draw", "1"]
 FROM_CHECKPOINT = "started again, with the program, from the last checkpoint"
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = orphaned()
-    yield
-    assert_nothing_is_left(before)
 
 
 def kill_once(monkeypatch, path, group):

@@ -4,12 +4,11 @@ import multiprocessing
 import time
 
 import numpy as np
-import pytest
 from scipy import stats
 
 from cavalcade.table import Limiter, Table
 from cavalcade.table.drawer import Drawer, Draws, QueueDraws
-from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.leftovers import nothing_is_left  # noqa: F401
 
 BLANK = {"n": np.zeros((), np.int64)}
 SPAWN = multiprocessing.get_context("spawn")
@@ -17,13 +16,6 @@ PRIORITY = np.concatenate([np.linspace(0.1, 5, 7), np.full(20, 0.3), [40.0], np.
 SHARDS = [slice(0, 7), slice(7, 31)]
 CHANCES = PRIORITY**0.6 / np.sum(PRIORITY**0.6)
 UNLIKELY = 1e-4  # seeds are fixed
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = orphaned()
-    yield
-    assert_nothing_is_left(before)
 
 
 def prioritised(shard):

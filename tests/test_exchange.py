@@ -13,19 +13,12 @@ from cavalcade.bell import Bell
 from cavalcade.errors import Stopped
 from cavalcade.exchange import Exchange, stacked
 from cavalcade.memory import SharedWords
-from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.leftovers import nothing_is_left  # noqa: F401
 from tests.messages import by_message
 
 SPAWN = multiprocessing.get_context("spawn")
 REQUEST = {"obs": np.zeros((3, 4), np.float32), "run": np.zeros((3,), np.int64)}
 REPLY = {"action": np.zeros((3,), np.int64)}
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = orphaned()
-    yield
-    assert_nothing_is_left(before)
 
 
 @pytest.fixture

@@ -22,18 +22,11 @@ from cavalcade.runtimes import supervision
 from cavalcade.runtimes.processes import Processes
 from cavalcade.training import Session
 from tests.chaotic import Chaotic, Hopeless, Unreliable
-from tests.leftovers import assert_nothing_is_left, end_a_driver, orphaned
+from tests.leftovers import end_a_driver, nothing_is_left  # noqa: F401
 
 ROOT = Path(__file__).parent.parent
 SMALL = {"backend": "numpy", "hidden": (8,), "envs": 2, "evaluations": 0, "runtime": "process", "actors": 2}
 DQN = {"replay_start": 100, "batch": 16, "update_every": 8, "updates_per_draw": 1}
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = orphaned()
-    yield
-    assert_nothing_is_left(before)
 
 
 def settings_of(system):

@@ -22,7 +22,7 @@ from cavalcade.runtimes import supervision
 from cavalcade.runtimes.ray import RayRuntime
 from cavalcade.training import Session, resume
 from tests.chaotic import Chaotic, Hopeless, Unreliable
-from tests.leftovers import assert_nothing_is_left, end_a_driver, orphaned
+from tests.leftovers import end_a_driver, nothing_is_left  # noqa: F401
 
 pytestmark = pytest.mark.xdist_group("ray")
 SMALL = {"backend": "numpy", "hidden": (8,), "unroll": 8, "envs": 2, "evaluations": 0, "runtime": "ray", "actors": 2}
@@ -36,13 +36,6 @@ def here():
     ray.init("local", num_cpus=6, **LOCAL)
     yield
     ray.shutdown()
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = orphaned()
-    yield
-    assert_nothing_is_left(before)
 
 
 def session(tmp_path, environment="CartPole-v1", **more):

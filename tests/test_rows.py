@@ -12,7 +12,7 @@ from cavalcade.experiment import ALGORITHMS, ARCHITECTURES, Experiment, Settings
 from cavalcade.matrix import rows, table, why_not
 from cavalcade.row import Row
 from cavalcade.systems import SYSTEMS
-from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.leftovers import nothing_is_left  # noqa: F401
 
 SMALL = {
     "dqn": {"hidden": (16,), "replay_size": 2_000, "replay_start": 100, "batch": 16, "target_period": 20},
@@ -31,13 +31,6 @@ def named(value):
 def placed(row):
     acting, experience, updates = row
     return {"acting": acting, "experience": experience, "updates": updates, "learners": 1 if updates == "own" else 2}
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = orphaned()
-    yield
-    assert_nothing_is_left(before)
 
 
 def learned(algorithm, row):

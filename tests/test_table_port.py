@@ -17,20 +17,13 @@ from cavalcade.memory import Memory
 from cavalcade.table import Items, Limiter, Rows, RowSpec, Signature, Stopped, Table
 from cavalcade.table.port import Port, Writer
 from cavalcade.table.rows import ORIGIN
-from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.leftovers import nothing_is_left  # noqa: F401
 from tests.streams import MODES, Streams
 
 SPAWN = multiprocessing.get_context("spawn")
 WIDTH = 16
 ITEM = Signature.transition(RowSpec(np.zeros(WIDTH, np.int64)), {"number": np.zeros((), np.int64)}, adjacent=True)
 BATCH = 64
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = orphaned()
-    yield
-    assert_nothing_is_left(before)
 
 
 def shared_table(size=20_000, writers=1, **more):

@@ -20,7 +20,7 @@ from cavalcade.updates.gloo import FEWEST, GlooSeats, most_ahead
 from cavalcade.updates.hogwild import LockFree, SharedParams, Unlocked
 from cavalcade.updates.parameter_server import SNAPSHOT_EVERY, ByServers, Judge, Pushed, Shard
 from tests.items import blank
-from tests.leftovers import assert_nothing_is_left, orphaned
+from tests.leftovers import nothing_is_left  # noqa: F401
 from tests.messages import by_message
 
 SPAWN = multiprocessing.get_context("spawn")
@@ -35,13 +35,6 @@ CASES = {
     "ppo penalty": ("ppo", {**PPO, "surrogate": "penalty", "kl_rule": "heess"}, 6),
 }
 ENOUGH = 60  # updates: beyond those after which torch records, and not yet judged
-
-
-@pytest.fixture(autouse=True)
-def nothing_is_left():
-    before = orphaned()
-    yield
-    assert_nothing_is_left(before)
 
 
 def parts_of(case, backend="numpy", envs=4, **overrides):
