@@ -87,8 +87,8 @@ class Plane:
         layout, shapes = self._plan(tuple(columns))
         if len(self.leaves) == 1:
             arrays = [_rows(columns[name], dtype, shape) for name, shape, dtype in shapes]
-        else:
-            arrays = [np.ascontiguousarray(columns[name], dtype) for name, _, dtype in shapes]
+        else:  # a column of scalars may have any stride
+            arrays = [(np.ascontiguousarray if s else np.asarray)(columns[name], d) for name, s, d in shapes]
         _core.scatter(self.records, self.stride, index, 0, 1, layout, arrays)
 
     def put(self, index: np.ndarray, columns: dict[str, np.ndarray]) -> None:

@@ -22,9 +22,9 @@ from cavalcade.table.posts import (
     PRIORITY,
     ROWS,
     VERSION,
+    Posting,
     insert,
     let_in,
-    posted,
     wait_until,
 )
 from cavalcade.table.rows import RowData
@@ -205,7 +205,7 @@ class Writer:
         self.done_with: list[np.ndarray] = []
         self.waiting = 0
         self.ring: Callable[[], None] = nobody  # wakes the owner
-        self.version = np.zeros(0, np.int64)
+        self.posting = Posting(address.signature)
         self.returned = _core.load(self.rings.posts.words, RETURNED)
 
     def ready(self, environments: int) -> bool:
@@ -256,11 +256,9 @@ class Writer:
         """Post items; False, and nothing posted, if so many are on their way that there is no room."""
         items = self.signature.as_items(items)
         count = len(items.rows)
-        if not self._wait(lambda: self.can_insert(count), timeout):
+        if not self.can_insert(count) and not self._wait(lambda: self.can_insert(count), timeout):
             return False
-        if len(self.version) != count or self.version[0] != version:
-            self.version = np.full(count, version, np.int64)
-        self.rings.posts.put(count, posted(self.signature, items, priority, self.version))
+        self.rings.posts.put(count, self.posting(items, priority, version))
         if self.waiting > self.rings.releases.size // 8:
             self.rings.releases.put(self.waiting, {"slot": np.concatenate(self.done_with)})
             self.done_with, self.waiting = [], 0

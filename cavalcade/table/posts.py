@@ -16,12 +16,25 @@ NO_PRIORITY = np.float32(-1.0)
 PAUSE = 50e-6  # seconds between two looks
 
 
-def posted(signature: Signature, items: Items, priority: np.ndarray | None, version: np.ndarray) -> dict[str, Any]:
-    """Columns [M, ...] of a post made now; `version` [M]."""
-    count = len(items.rows)
-    given = np.full(count, NO_PRIORITY) if priority is None else priority
-    about = {ROWS: items.rows, PRIORITY: given, VERSION: version, MADE: np.full(count, time.time())}
-    return {**signature.flatten(items.own), **about}
+class Posting:
+    """Makes columns [M, ...] of posts. Version and time are the same for a whole batch: one value each, seen M times
+    (a column with a stride of nothing), until the next batch is made."""
+
+    def __init__(self, signature: Signature):
+        self.signature, self.version, self.made = signature, np.zeros(1, np.int64), np.zeros(1)
+        self.unset = np.full(1, NO_PRIORITY)
+        self.same: dict[int, tuple[np.ndarray, ...]] = {}
+
+    def __call__(self, items: Items, priority: np.ndarray | None, version: int) -> dict[str, Any]:
+        """Columns of posts made now, to be copied before the next ones are made."""
+        count = len(items.rows)
+        if count not in self.same:
+            seen = (self.version, self.made, self.unset)
+            self.same[count] = tuple(np.ndarray((count,), one.dtype, one, 0, (0,)) for one in seen)
+        self.version[0], self.made[0] = version, time.time()
+        versions, made, unset = self.same[count]
+        given = unset if priority is None else priority
+        return {**self.signature.flatten(items.own), ROWS: items.rows, PRIORITY: given, VERSION: versions, MADE: made}
 
 
 def let_in(table: Table, waiting: int) -> int:
@@ -38,7 +51,9 @@ def insert(table: Table, posts: dict[str, np.ndarray], row_of: np.ndarray | None
     rows, priority, version, made = (posts.pop(name) for name in (ROWS, PRIORITY, VERSION, MADE))
     rows = rows if row_of is None else row_of[rows]
     # one insert for all, unless the policy or the way of prioritising changed in between
-    changes = (np.flatnonzero((np.diff(version) != 0) | (np.diff(priority < 0) != 0)) + 1).tolist()
+    chosen_here = priority < 0
+    differs = (version[1:] != version[:-1]) | (chosen_here[1:] != chosen_here[:-1])
+    changes = [at + 1 for at in differs.nonzero()[0].tolist()]
     for start, end in zip([0, *changes], [*changes, len(rows)]):
         own = table.signature.unflatten({name: column[start:end] for name, column in posts.items()})
         given = None if priority[start] < 0 else priority[start:end]
