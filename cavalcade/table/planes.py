@@ -85,10 +85,7 @@ class Plane:
     def write(self, index: np.ndarray, columns: dict[str, Any]) -> None:
         """Record index[i] takes row i of each column; `index` is int32."""
         layout, shapes = self._plan(tuple(columns))
-        if len(self.leaves) == 1:
-            arrays = [_rows(columns[name], dtype, shape) for name, shape, dtype in shapes]
-        else:  # a column of scalars may have any stride
-            arrays = [(np.ascontiguousarray if s else np.asarray)(columns[name], d) for name, s, d in shapes]
+        arrays = [_rows(columns[n], d, s) if s else np.asarray(columns[n], d) for n, s, d in shapes]
         _core.scatter(self.records, self.stride, index, 0, 1, layout, arrays)
 
     def put(self, index: np.ndarray, columns: dict[str, np.ndarray]) -> None:
@@ -108,7 +105,7 @@ class Plane:
 
 def _rows(column: Any, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
     """The column in a form that the core can read: each row contiguous. A slice of a larger array may be that as it
-    is, like the newest frames of stacks."""
+    is, like the newest frames of stacks; a column of scalars always is."""
     if len(shape) > 1 and column.dtype == dtype and len(column) and column[0].flags.c_contiguous:
         return column
     return np.ascontiguousarray(column, dtype)

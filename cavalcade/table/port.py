@@ -47,9 +47,8 @@ class Ring:
     def waiting(self) -> int:
         return _core.load(self.words, WRITTEN) - _core.load(self.words, READ)
 
-    @property
-    def room(self) -> int:
-        return self.size - self.waiting
+    def has_room(self, count: int) -> bool:
+        return _core.load(self.words, WRITTEN) + count - _core.load(self.words, READ) <= self.size
 
     def _places(self, start: int, count: int) -> np.ndarray:
         start %= self.size
@@ -215,7 +214,7 @@ class Writer:
     def can_insert(self, count: int) -> bool:
         """Whether so many items can be posted now; of a queue, asks for room if there is none."""
         if not self.reserving:
-            return self.rings.posts.room >= count
+            return self.rings.posts.has_room(count)
         words = self.rings.posts.words
         needed = _core.load(words, WRITTEN) + self.returned + count
         if _core.load(words, ALLOWED) >= needed:
