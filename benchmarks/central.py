@@ -123,7 +123,7 @@ def service(network: str, batch: int) -> tuple[float, float, float]:
     x = parts(network, batch, "inprocess")
     envs, table = batch // WORKERS, x.table()
     learner = Drain(table, x.experience.batch)
-    central = CentralActor(x.policy, x.experience, table, learner, envs)
+    central = CentralActor(x.policy, x.experience, [table], learner, envs)
     central.watch = watch = ProcessorTime()
     clients = [Echo(central, number, envs) for number in range(WORKERS)]
     policy, noise = x.policy(), x.algorithm.noise(x.spec, np.random.default_rng(0), batch, (0, 0, 1))
@@ -158,7 +158,7 @@ def processes(network: str, batch: int) -> tuple[float, float]:
     with program.group("learner"):
         table = program.add("table", x.table)
         drain = program.add("learner", Drain, table, x.experience.batch)
-        central = program.add("central", CentralActor, x.policy, x.experience, table, drain, x.envs)
+        central = program.add("central", CentralActor, x.policy, x.experience, [table], drain, x.envs)
     for i in range(WORKERS):
         numbers = {"seed": 0, "actor": i, "actors": WORKERS, "placement": Placement(restart="alone")}
         program.add("actor", EnvWorker, x.environments, x.algorithm, x.spec, central, **numbers)

@@ -6,13 +6,9 @@
 Rows are plain commands as in `learn.py`; what was dropped, and how old unrolls were, is read from the run's folder.
 """
 
-import argparse
-import datetime
 import json
 import os
 import statistics
-import tempfile
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -58,37 +54,19 @@ def counted(out: Path) -> dict[str, float]:
     return found | {"policy_lag": json.loads((out / "report.json").read_text())["policy_lag"]}
 
 
-def line(row: Row, results: list[tuple[float, float]], counts: list[dict[str, float]]) -> str:
-    scores = [score for score, _ in results]
-    met = sum(score >= row.wanted if row.at_least else score < row.wanted for score in scores)
+def middle(row: Row, results: list[tuple[float, float]], counts: list[dict[str, float]]) -> tuple[str, str]:
+    """Every seed's score, and what was counted."""
     if row.above_zero and not all(count[row.above_zero] > 0 for count in counts):
         raise SystemExit(f"{row.name}: {row.above_zero} is zero: {counts}")
-    middle = {name: statistics.median(count[name] for count in counts) for name in counts[0]}
-    cells = (
-        row.name,
-        f"{'≥' if row.at_least else '<'} {row.wanted:g}",
-        f"{met} of {len(scores)}",
-        ", ".join(f"{score:.1f}" for score in scores),
-        ", ".join(f"{name} {value:.4g}" for name, value in middle.items() if value),
-        f"{statistics.median(seconds for _, seconds in results):.0f}",
-        datetime.date.today().isoformat(),
-        f"`cavalcade train {row.command} --seed S`",
-    )
-    return f"| {' | '.join(cells)} |"
+    medians = {name: statistics.median(count[name] for count in counts) for name in counts[0]}
+    scores = ", ".join(f"{score:.1f}" for score, _ in results)
+    return scores, ", ".join(f"{name} {value:.4g}" for name, value in medians.items() if value)
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", default="", help="rows whose name contains this")
-    parser.add_argument("--seeds", type=int, default=0, help="of each row; 0 is what the row says")
-    parser.add_argument("--workers", type=int, default=1, help="runs at a time; seconds are those of a run alone")
-    given = parser.parse_args()
+    given = learn.asked(__doc__, workers=1)  # seconds are those of a run alone
     os.chdir(learn.ROOT)  # where Python finds the hindered environment
-    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(given.workers) as pool:
-        folder = Path(name)
-        for row in [row for row in ROWS if given.only in row.name]:
-            seeds = range(given.seeds or row.seeds)
-            results = [future.result() for future in [pool.submit(learn.run, row, seed, folder) for seed in seeds]]
-            counts = [counted(learn.place(row, seed, folder)) for seed in seeds]
-            print(f"{row.name}: {counts}", flush=True)
-            learn.write({row.name: line(row, results, counts)}, ROWS, BEGIN, END, HEAD)
+    for row, results, folders in learn.runs(ROWS, given):
+        counts = [counted(folder) for folder in folders]
+        print(f"{row.name}: {counts}", flush=True)
+        learn.write({row.name: learn.line(row, results, *middle(row, results, counts))}, ROWS, BEGIN, END, HEAD)

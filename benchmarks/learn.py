@@ -16,9 +16,11 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).parent.parent
 RESULTS = ROOT / "docs" / "results.md"
@@ -86,17 +88,24 @@ def run(row: Row, seed: int, folder: Path) -> tuple[float, float]:
     return score, seconds
 
 
-def line(row: Row, results: list[tuple[float, float]]) -> str:
-    scores = [score for score, _ in results]
+def over_seeds(scores: list[float]) -> str:
+    return f"{statistics.median(scores):.1f} ({min(scores):.1f} to {max(scores):.1f})"
+
+
+def line(row: Row, results: list[tuple[float, float]], *middle: str) -> str:
+    """Of the table; `middle` are the cells that say what was scored."""
+    scores, seconds = zip(*results)
     met = sum(score >= row.wanted if row.at_least else score < row.wanted for score in scores)
-    wanted = f"{'≥' if row.at_least else '<'} {row.wanted:g}"
-    low, middle, high = min(scores), statistics.median(scores), max(scores)
-    seconds = statistics.median(seconds for _, seconds in results)
-    today = datetime.date.today().isoformat()
-    return (
-        f"| {row.name} | {wanted} | {met} of {len(scores)} | {middle:.1f} ({low:.1f} to {high:.1f}) | "
-        f"{seconds:.0f} | {today} | `cavalcade train {row.command} --seed S` |"
+    cells = (
+        row.name,
+        f"{'≥' if row.at_least else '<'} {row.wanted:g}",
+        f"{met} of {len(scores)}",
+        *middle,
+        f"{statistics.median(seconds):.0f}",
+        datetime.date.today().isoformat(),
+        f"`cavalcade train {row.command} --seed S`",
     )
+    return f"| {' | '.join(cells)} |"
 
 
 def pong() -> None:
@@ -135,15 +144,26 @@ def write(
     RESULTS.write_text(f"{before}{begin}\n\n{titles}{table}\n\n{end}{after}")
 
 
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def asked(about: str, workers: int) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=about, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--only", default="", help="rows whose name contains this")
     parser.add_argument("--seeds", type=int, default=0, help="of each row; 0 is what the row says")
-    parser.add_argument("--workers", type=int, default=2, help="runs at a time")
-    given = parser.parse_args()
-    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(given.workers) as pool:
-        for row in [row for row in ROWS if given.only in row.name]:
-            futures = [pool.submit(run, row, seed, Path(folder)) for seed in range(given.seeds or row.seeds)]
-            write({row.name: line(row, [future.result() for future in futures])})
+    parser.add_argument("--workers", type=int, default=workers, help="runs at a time")
+    return parser.parse_args()
+
+
+def runs(rows: list[Any], given: argparse.Namespace) -> Iterator[tuple[Any, list[tuple[float, float]], list[Path]]]:
+    """Each row that was asked for, what its seeds reached in how many seconds, and where the runs are."""
+    with tempfile.TemporaryDirectory() as name, ThreadPoolExecutor(given.workers) as pool:
+        for row in [row for row in rows if given.only in row.name]:
+            seeds, folder = range(given.seeds or row.seeds), Path(name)
+            futures = [pool.submit(run, row, seed, folder) for seed in seeds]
+            yield row, [future.result() for future in futures], [place(row, seed, folder) for seed in seeds]
+
+
+if __name__ == "__main__":
+    given = asked(__doc__, workers=2)
+    for row, results, _ in runs(ROWS, given):
+        write({row.name: line(row, results, over_seeds([score for score, _ in results]))})
     if given.only in "pong":
         pong()
