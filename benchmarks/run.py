@@ -10,6 +10,7 @@ compared.
 """
 
 import argparse
+import math
 import statistics
 import subprocess
 import sys
@@ -44,6 +45,14 @@ def seconds(*command: str | Path) -> float:
     if output_of.returncode:
         raise SystemExit(output_of.stderr[-2000:])
     return time.perf_counter() - began
+
+
+def show(name: str, values: list[float], unit: str, scale: float = 1.0) -> None:
+    """The median and the range. Infinite ones count, unknown ones do not."""
+    known = [scale * value for value in values if not math.isnan(value)] or [math.nan]
+    three = (statistics.median(known), min(known), max(known))
+    middle, low, high = (f"{value:.0f}" if 1_000 <= value < math.inf else f"{value:.3g}" for value in three)
+    print(f"{name} {middle} {unit} # {low} to {high}", flush=True)
 
 
 def ours(*arguments: str) -> tuple[str | Path, ...]:

@@ -22,7 +22,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 import psutil
-from run import HERE, PEERS
+from run import HERE, PEERS, show
 from runtimes_ours import rows
 
 RAY, SF = PEERS / "ray" / "bin" / "python", PEERS / "sf" / "bin" / "python"
@@ -73,12 +73,6 @@ def compare(
                 found[who][name].append(value)
     medians = {who: {name: statistics.median(values) for name, values in named.items()} for who, named in found.items()}
     return medians, found
-
-
-def show(name: str, values: list[float], unit: str, scale: float = 1.0) -> None:
-    three = [scale * value for value in (statistics.median(values), min(values), max(values))]
-    middle, low, high = (f"{value:.0f}" if value >= 1_000 else f"{value:.3g}" for value in three)
-    print(f"{name} {middle} {unit} # {low} to {high}", flush=True)
 
 
 def ratio(name: str, value: float, goal: str) -> None:

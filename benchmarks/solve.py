@@ -35,7 +35,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import psutil
-from run import HERE, PEERS, prepare_sb3
+from run import HERE, PEERS, prepare_sb3, show
 
 from cavalcade.systems import SYSTEMS
 
@@ -158,13 +158,6 @@ def peer(name: str, environment: str) -> Callable[[int, float], Solved] | None:
         return NOT
 
     return solve
-
-
-def show(name: str, values: list[float], unit: str) -> None:
-    values = [value for value in values if not math.isnan(value)] or [math.nan]  # infinite ones count, unknown do not
-    three = (statistics.median(values), min(values), max(values))
-    middle, low, high = (f"{value:.0f}" if 1_000 <= value < math.inf else f"{value:.3g}" for value in three)
-    print(f"{name} {middle} {unit} # {low} to {high}", flush=True)
 
 
 def ratio(name: str, found: dict[str, list[Solved]], seconds: Callable[[Solved], float], goal: str = "") -> None:

@@ -1,6 +1,5 @@
 """Distributions over actions: numbers done by hand, masks, noise, and that nothing ever becomes NaN."""
 
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -11,46 +10,11 @@ from cavalcade.errors import UserError
 from cavalcade.ops import distributions
 from cavalcade.ops.distributions import Categorical, Gaussian, MultiCategorical
 from cavalcade.specs import Leaf
-from cavalcade.tree import Layout
+from tests.on_backends import BACKENDS, run
 
-# jax is compiled; "jax-eager" is not, which is slow, and only compared with the others
-BACKENDS = ("numpy", "torch", "jax")
 DISCRETE = Leaf("discrete", (), "int64", (4,), (0,))
 MULTI = Leaf("multi_discrete", (2, 2), "int64", (2, 3, 4, 2), (0, 0, 0, 0))
 BOX = Leaf("box", (3, 2), "float32", low=(-1.0,) * 6, high=(1.0,) * 6)
-
-
-def run(backend_name: str, function: Any, *arrays: np.ndarray) -> Any:
-    """function(xp, *arrays), an array or a tuple of them, on one backend, NumPy in and out."""
-    backend = backends.load(backend_name.removesuffix("-eager"))
-    call = partial(function, backend.xp)
-    if backend_name == "jax":
-        call = backend.compile(call)
-    result = call(*(backend.from_numpy(array) for array in arrays))
-    return tuple(map(backend.to_numpy, result)) if isinstance(result, tuple) else backend.to_numpy(result)
-
-
-@pytest.fixture(params=BACKENDS)
-def on(request: pytest.FixtureRequest) -> Any:
-    return partial(run, request.param)
-
-
-@pytest.fixture(params=backends.NAMES)
-def gradient_of(request: pytest.FixtureRequest) -> Any:
-    """gradient_of(function, x, *rest): of sum(function(xp, x, *rest)) with respect to x, any shape."""
-    backend = backends.load(request.param)
-
-    def gradient(function: Any, x: np.ndarray, *rest: np.ndarray) -> np.ndarray:
-        constants = [backend.from_numpy(array) for array in rest]
-
-        def loss(params: dict) -> tuple[Any, dict]:
-            return backend.xp.sum(function(backend.xp, params["x"], *constants)), {}
-
-        differentiated = backend.compile(backend.differentiate(loss, Layout.of({"x": x})))
-        flat, _ = differentiated(backend.vector(x.reshape(-1)))
-        return backend.to_numpy(flat).reshape(x.shape)
-
-    return gradient
 
 
 LOGITS = np.log(np.float32([[1, 2, 5], [4, 4, 8]]))  # probabilities 1/8 1/4 5/8 and 1/4 1/4 1/2

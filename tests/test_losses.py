@@ -6,44 +6,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cavalcade import backends
 from cavalcade.ops import losses
-from cavalcade.tree import Layout
-
-# jax is compiled; "jax-eager" is not, which is slow, and only compared with the others
-BACKENDS = ("numpy", "torch", "jax")
-
-
-def run(backend_name: str, function: Any, *arrays: np.ndarray, **settings: Any) -> np.ndarray:
-    """function(xp, *arrays) on one backend, NumPy in and out."""
-    backend = backends.load(backend_name.removesuffix("-eager"))
-    call = partial(function, backend.xp, **settings)
-    if backend_name == "jax":
-        call = backend.compile(call)
-    return backend.to_numpy(call(*(backend.from_numpy(array) for array in arrays)))
-
-
-@pytest.fixture(params=BACKENDS)
-def on(request: pytest.FixtureRequest) -> Any:
-    return partial(run, request.param)
-
-
-@pytest.fixture(params=backends.NAMES)
-def gradient_of(request: pytest.FixtureRequest) -> Any:
-    """gradient_of(function, x, *rest): of sum(function(xp, x, *rest)) with respect to x [N]."""
-    backend = backends.load(request.param)
-
-    def gradient(function: Any, x: np.ndarray, *rest: np.ndarray) -> np.ndarray:
-        constants = [backend.from_numpy(array) for array in rest]
-
-        def loss(params: dict) -> tuple[Any, dict]:
-            return backend.xp.sum(function(backend.xp, params["x"], *constants)), {}
-
-        differentiated = backend.compile(backend.differentiate(loss, Layout.of({"x": x})))
-        return backend.to_numpy(differentiated(backend.vector(x))[0])
-
-    return gradient
-
+from tests.on_backends import BACKENDS, run
 
 ERRORS = np.float32([-3, -1, -0.5, 0, 0.5, 1, 4])
 

@@ -8,25 +8,7 @@ import pytest
 
 from cavalcade import backends
 from cavalcade.ops import returns
-
-# jax is compiled; "jax-eager" is not, which is slow, and only compared with the others
-BACKENDS = ("numpy", "torch", "jax")
-
-
-def run(backend_name: str, function: Any, *arrays: np.ndarray, **settings: Any) -> Any:
-    """function(xp, *arrays) on one backend, NumPy in and out."""
-    backend = backends.load(backend_name.removesuffix("-eager"))
-    call = partial(function, backend.xp, **settings)
-    if backend_name == "jax":
-        call = backend.compile(call)
-    result = call(*(backend.from_numpy(array) for array in arrays))
-    return tuple(map(backend.to_numpy, result)) if isinstance(result, tuple) else backend.to_numpy(result)
-
-
-@pytest.fixture(params=BACKENDS)
-def on(request: pytest.FixtureRequest) -> Any:
-    return partial(run, request.param)
-
+from tests.on_backends import BACKENDS, run
 
 # Column 0: an episode truncated after rows 0 and 1, its final observation in row 2 (not a transition, with
 # rubbish as reward and discount), an episode of one step that terminates in row 3, an episode that goes on
