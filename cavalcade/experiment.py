@@ -176,12 +176,13 @@ class Experiment:
             together=row.together and (acting, experience) == ("local", "bundled") and s.learners in (0, s.actors),
         )
         if made.updates == "hogwild" and s.runtime == "ray":
-            raise UserError("--updates hogwild changes memory that learners share, but --runtime ray shares none.")
-        if made.adjust_every and s.runtime == "ray":
-            raise UserError("--adjust-every turns valves in shared memory, but --runtime ray shares none.")
-        if made.predictors and s.runtime == "ray":
             raise UserError(
-                "--predictors write to a table beside them, but on --runtime ray none is; use --predictors 0."
+                "--updates hogwild changes memory that learners share, but --runtime ray shares none; use --updates "
+                "parameter-server, or own with one learner."
+            )
+        if made.adjust_every and s.runtime == "ray":
+            raise UserError(
+                "--adjust-every turns valves in shared memory, but --runtime ray shares none; use --runtime process."
             )
         return made
 

@@ -2,6 +2,7 @@
 
 import dataclasses
 import pickle
+import time
 
 import numpy as np
 import pytest
@@ -178,6 +179,22 @@ def test_room_in_a_queue_is_promised_to_one_writer_at_a_time():
     assert table.sample(64)
     ports[0].reclaim()  # the first has died after asking for more
     assert two.can_insert(64) and table.promised == 64
+    table.check()
+
+
+def test_items_with_a_promise_do_not_wait_behind_a_wish_for_more_room():
+    """Two seats write through one writer: the first has its room, the second asks for more than there is."""
+    table, _, (both,) = queue(64, writers=1)
+    while not both.can_insert(48):
+        pass
+    assert not both.can_insert(48 + 48)  # the wish is on its way
+    assert both.insert(items_of(both, 48)[0])
+    end = time.monotonic() + 10
+    while len(table) < 48:
+        assert time.monotonic() < end and not both.can_insert(48), "they are in the table before there is room for more"
+    assert table.sample(48)
+    while not both.can_insert(48):
+        assert time.monotonic() < end
     table.check()
 
 

@@ -4,9 +4,11 @@ A writer keeps its rows in memory of its own and numbers them itself; the table'
 for which number. One message is on its way at a time, and what gathers meanwhile goes with the next. It carries the
 rows that its items are the first to refer to, what was done on them, the items, the rows that the writer needs no more,
 and for how many items ever it would like room. The answer, given when all items are in the table and the room can be
-promised, is for how many there is.
+promised, is for how many there is. Where several seats write through one writer (`guests.py`), items for which room was
+promised before may come any time: then it is not waited for long, because the learner may wait for just these items.
 """
 
+import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -22,6 +24,7 @@ from cavalcade.table.table import Table
 from cavalcade.tree import Tree
 
 POSTS = 1024  # items on their way to a table that does not promise room
+LINGER = 0.002  # seconds that an answer waits for room while the writer may come with items
 
 
 class Message(NamedTuple):
@@ -66,7 +69,7 @@ class RemotePort:
         self.work: Iterator[None] | None = None
 
     def answer(self, message: Message) -> int | None:
-        """How many items the writer may ever send; None as long as not all that it wants can be done: ask again."""
+        """How many items the writer may ever send; None as long as it is to wait for more: ask again."""
         if self.work is None:
             self.work = self._work(message)
         for _ in self.work:
@@ -85,7 +88,10 @@ class RemotePort:
         if len(message.released):
             with self.table.lock:
                 self.table.rows.release(self.row_of[message.released])
+        until = time.monotonic() + LINGER
         while message.wanted > self.allowed and not self._promise(message.wanted - self.allowed):
+            if self.allowed > self.inserted and time.monotonic() > until:
+                return
             yield
 
     def _write(self, message: Message) -> None:
