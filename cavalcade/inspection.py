@@ -11,7 +11,7 @@ from cavalcade.experiment import Experiment
 from cavalcade.runs import Run
 from cavalcade.table import Table
 from cavalcade.table.rows import ORIGIN
-from cavalcade.table.table import NEXT
+from cavalcade.table.store import NEXT
 from cavalcade.tree import named
 
 BARS = 10  # of a histogram

@@ -3,7 +3,8 @@
 import numpy as np
 
 from cavalcade.table.selectors import Selector
-from cavalcade.table.table import REMOVER, SAMPLER, Table
+from cavalcade.table.store import REMOVER, SAMPLER
+from cavalcade.table.table import Table
 
 
 def check(*tables: Table) -> None:

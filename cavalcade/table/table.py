@@ -10,16 +10,13 @@ from cavalcade.errors import Stopped, UserError
 from cavalcade.memory import Memory, available
 from cavalcade.table import _core
 from cavalcade.table.limiter import Limiter
-from cavalcade.table.planes import Planes
 from cavalcade.table.rows import Rows
 from cavalcade.table.selectors import Selector, prioritised, selector
 from cavalcade.table.signature import Items, Signature
+from cavalcade.table.store import NEXT, Store
 from cavalcade.tree import Tree
 
-LIVE, NEXT, HIGH, SPENT, RANDOM, SAMPLER, _, REMOVER, _ = range(9)  # counters, in the order of core.h
-HEADER = 32  # bytes of `Item` in core.h before its slots: key, version, made, priority, times
 UNDER_WAY = 256  # rows for a writer, where nobody says how many it needs
-KEPT = ("counters", "peak", "free")  # arrays that are saved as they are
 
 
 class Sample(NamedTuple):
@@ -33,7 +30,7 @@ class Sample(NamedTuple):
     made: np.ndarray  # [B] float64, when: seconds of the wall clock
 
 
-class Table:
+class Table(Store):
     """`queue`, `stack`, `uniform` and `prioritised` are settings of it.
 
     Calls do not wait unless they are given a timeout: take `False` and `None` for "not now". They may come from any
@@ -57,56 +54,20 @@ class Table:
         compressed: bool = False,
         seed: int = 0,
     ):
-        self.signature = signature if isinstance(signature, Signature) else Signature.whole(signature)
-        self.sampler, self.remover = selector(sampler), selector(remover)
         self.limiter = limiter or Limiter.at_least(1)
-        self.size, self.overflow, self.trim_every, self.max_times_sampled = (
-            size,
-            overflow,
-            trim_every,
-            max_times_sampled,
-        )
-        self._refuse_nonsense()
-        self.memory = memory or Memory()
-        self.rows = rows or Rows(self.signature.rows, self._rows_of(size + overflow), self.memory, compressed)
-        self.lock = self.rows.lock  # tables that share rows are changed by one at a time
+        self.size, self.overflow, self.trim_every = size, overflow, trim_every
+        self._refuse_nonsense(max_times_sampled)
+        given = signature if isinstance(signature, Signature) else Signature.whole(signature)
+        capacity, memory = size + overflow, memory or Memory()
+        if rows is None:
+            rows = Rows(given.rows, given.length * capacity + UNDER_WAY if given.length else 1, memory, compressed)
+        choosers = (selector(sampler), selector(remover))
+        super().__init__(given, capacity, *choosers, max_times_sampled, rows, memory, compressed, seed)
+        self.lock = rows.lock  # tables that share rows are changed by one at a time
         self.draws, self.stopped, self.copied = 0, False, True
         self.writer_rows = writer_rows
         self.held = 0  # items that were drawn and still take room
         self.promised = 0  # items for which writers in other processes were promised room
-        capacity = self.capacity = size + overflow
-        own = {name: np.asarray(leaf) for name, leaf in self.signature.flatten(self.signature.own).items()}
-        header = HEADER + -(-self.signature.length // 2) * 8
-        self.own = Planes(own, capacity, self.memory, compressed, header)
-        self._open(capacity, seed)
-
-    def _open(self, capacity: int, seed: int) -> None:
-        self.bits = max(1, (capacity - 1).bit_length())
-        self.counters = np.zeros(REMOVER + 2, np.int64)
-        self.counters[RANDOM] = np.random.SeedSequence(seed).generate_state(1, np.uint64).view(np.int64)[0]
-        for at, kind in ((SAMPLER, self.sampler.kind), (REMOVER, self.remover.kind)):
-            self.counters[at : at + 2] = -1 if kind in ("fifo", "lifo") else 0
-        self.peak = np.ones(1)
-        self.free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
-        self.chosen = (self.sampler.arrays(capacity), self.remover.arrays(capacity))
-        records: Any = self.own.planes[0]
-        self.key, self.version = records.view(0, (), np.int64), records.view(8, (), np.int64)
-        self.made = records.view(16, (), np.float64)
-        self.priority, self.times = records.view(24, (), np.float32), records.view(28, (), np.int32)
-        self.slots = records.view(HEADER, (self.signature.length,), np.int32)
-        self.key[:] = -1
-        self.core = _core.open_table(
-            self.rows.core,
-            capacity,
-            self.signature.length,
-            records.stride,
-            self.max_times_sampled,
-            self.bits,
-            *(getattr(self, name) for name in KEPT),
-            records.records,
-            self.sampler.opened(self.chosen[0]),
-            self.remover.opened(self.chosen[1]),
-        )
 
     @classmethod
     def queue(cls, signature: Signature | Tree, size: int, **more: Any) -> "Table":
@@ -138,8 +99,8 @@ class Table:
         """Replay in proportion to priority ** exponent; new items come with the highest priority so far."""
         return cls(signature, size, prioritised(exponent), "fifo", limiter=limiter, seed=seed, **more)
 
-    def _refuse_nonsense(self) -> None:
-        limits, most = self.limiter, self.max_times_sampled
+    def _refuse_nonsense(self, most: int) -> None:
+        limits = self.limiter
         if self.size < 1 or self.overflow < 0 or most < 0:
             raise UserError("A table needs a size of at least 1, and no negative overflow or max_times_sampled.")
         if limits.min_size > self.size:
@@ -152,22 +113,7 @@ class Table:
                 f"goes after {most}; raise max_times_sampled or lower samples_per_insert."
             )
 
-    def _rows_of(self, items: int) -> int:
-        return self.signature.length * items + UNDER_WAY if self.signature.length else 1
-
     # --- asking ---------------------------------------------------------------------------------------------------
-
-    def __len__(self) -> int:
-        return int(self.counters[LIVE])
-
-    def numbers(self, keys: np.ndarray) -> np.ndarray:
-        """Which insert each key was, counted from 0."""
-        return keys >> self.bits
-
-    @property
-    def bytes(self) -> int:
-        """Of the contents, whole from the beginning."""
-        return self.memory.bytes
 
     def ready(self, environments: int) -> bool:
         """Whether a step of so many environments can be written: here always, elsewhere when rows have been granted."""
@@ -335,43 +281,13 @@ class Table:
         """A copy of everything, made while nobody can change it; writing it to disk is somebody else's time. A table
         that leaves no room for a copy gives itself: `copied` is then False, and it must be written first."""
         with self.lock:
-            copied = self.copied = self.bytes < available() / 2
+            self.copied = self.bytes < available() / 2
             limits = {name: getattr(self.limiter, name) for name in ("inserts", "deletes", "samples")}
-            own = self.own.state(int(self.counters[HIGH]), copied)
-            if copied:  # after a break the clock says nothing, and without it equal runs leave equal checkpoints
-                own["0"]["bytes"].reshape(-1, self.own.planes[0].stride)[:, 16:24] = 0  # type: ignore[union-attr]
-            return {
-                "made": str(self),
-                **{name: getattr(self, name).copy() for name in KEPT},
-                "selectors": {
-                    f"{i}/{j}": part.copy() for i, pair in enumerate(self.chosen) for j, part in enumerate(pair)
-                },
-                "own": own,
-                "rows": self.rows.state(copied),
-                "limiter": limits,
-                "draws": self.draws,
-            }
-
-    def __str__(self) -> str:
-        """What it is made of: states can be exchanged by tables with the same text."""
-        choosers = f"{self.sampler.kind} {self.sampler.exponent:g}, {self.remover.kind} {self.remover.exponent:g}"
-        return f"items {self.own}, rows {self.rows.seen} {self.rows.done}, {choosers}"
-
-    def _chosen(self) -> list[tuple[str, np.ndarray]]:
-        return [(f"{i}/{j}", array) for i, pair in enumerate(self.chosen) for j, array in enumerate(pair)]
+            return {**self.contents(self.copied), "limiter": limits, "draws": self.draws}
 
     def restore(self, state: dict) -> None:
         with self.lock:
-            if state.get("made") != str(self):
-                raise UserError(f"The saved table is another one ({state.get('made')}) than this one ({self}).")
-            self.key[:] = -1  # what was here before
-            for name in KEPT:
-                getattr(self, name)[:] = state[name]
-            for name, array in self._chosen():
-                array[:] = state["selectors"][name]
-            self.own.restore(state["own"])
-            self.rows.restore(state["rows"])
-            self.made[:] = time.time()
+            self.put_back(state)
             for name, value in state["limiter"].items():
                 setattr(self.limiter, name, value)
             self.draws = state["draws"]
