@@ -6,17 +6,23 @@
     python benchmarks/central.py --repeats 7
 
 Prints `name value unit` for each figure and `name_share value x` for each comparison, and from which batch the service
-does half of what the forward pass alone does. The service does all that it does in a run: it joins requests, acts,
-answers, writes rows and inserts unrolls. `service` counts all of its own processor time, with clients that ask again at
-once; `processes` is a whole program by the clock, with workers in processes of their own whose environments cost next
-to nothing, on however many cores there are. Of both, `acting` leaves out rows and inserts, which an actor beside its
-environments has to write as well: it is the way from requests to replies.
+does half of what the forward pass alone does. Small networks act in NumPy, and `bare` is that forward pass; `torch` is
+the same network in torch, which takes two to three times as long for small batches. Shares of both are printed.
+
+The service does all that it does in a run: it joins requests, acts, answers, writes rows and inserts unrolls. `service`
+counts all of its own processor time, with clients that ask again at once; `processes` is a whole program by the clock,
+with workers in processes of their own whose environments cost next to nothing, on however many cores there are. Of
+both, `acting` leaves out rows and inserts, which an actor beside its environments has to write as well: it is the way
+from requests to replies.
 """
 
 import argparse
 import math
+import os
 import statistics
 import time
+
+os.environ |= {"OMP_NUM_THREADS": "1", "OPENBLAS_NUM_THREADS": "1"}  # as in a run's processes, before NumPy is there
 
 import gymnasium as gym
 import numpy as np
@@ -109,26 +115,33 @@ class ProcessorTime(Stopwatch):
         self.last = now
 
 
-def parts(network: str, batch: int, runtime: str):
+def parts(network: str, batch: int, runtime: str, acts_in: str = "auto"):
     environment, backend, more, _ = NETWORKS[network]
     settings = Settings(
-        backend=backend, actors=WORKERS, envs=batch // WORKERS, runtime=runtime, evaluations=0, threads=1
+        backend="torch" if acts_in == "backend" else backend,
+        actors=WORKERS,
+        envs=batch // WORKERS,
+        runtime=runtime,
+        evaluations=0,
+        threads=1,
+        acts_in=acts_in,
     )
     return Experiment.create("impala", environment, settings, {"unroll": UNROLL, "batch": batch, **more}).parts
 
 
-def service(network: str, batch: int) -> tuple[float, float, float]:
-    """Environment steps a second of the forward pass alone, of a service, and of what it books as acting: medians over
-    whole unrolls, the forward pass and the service in turn, so that both meet the same neighbours."""
+def service(network: str, batch: int) -> tuple[float, float, float, float]:
+    """Environment steps a second of the forward pass alone, of the same in torch, of a service, and of what it books as
+    acting: medians over whole unrolls, forward passes and the service in turn, so that all meet the same neighbours."""
     x = parts(network, batch, "inprocess")
     envs, table = batch // WORKERS, x.table()
     learner = Drain(table, x.experience.batch)
     central = CentralActor(x.policy, x.experience, [table], learner, envs)
     central.watch = watch = ProcessorTime()
     clients = [Echo(central, number, envs) for number in range(WORKERS)]
-    policy, noise = x.policy(), x.algorithm.noise(x.spec, np.random.default_rng(0), batch, (0, 0, 1))
+    policies = (x.policy(), parts(network, batch, "inprocess", "backend").policy())
+    noise = x.algorithm.noise(x.spec, np.random.default_rng(0), batch, (0, 0, 1))
     obs, first = x.spec.zeros(batch), np.zeros(batch, np.bool_)
-    spent: list[tuple[float, float, float]] = []
+    spent: list[tuple[float, ...]] = []
     end = time.perf_counter() + 2 * SECONDS
     while time.perf_counter() < end or len(spent) < 5:
         seconds, batches = 0.0, central.batches
@@ -140,15 +153,18 @@ def service(network: str, batch: int) -> tuple[float, float, float]:
             for client in clients:
                 client.step()
             learner.step()
-        policy.act(obs, {}, first, noise)  # the caches are its own again
-        began = time.thread_time()
-        for _ in range(UNROLL):
-            policy.act(obs, {}, first, noise)
-        spent.append((time.thread_time() - began, seconds, watch.seconds["acting"]))
+        alone = []
+        for policy in policies:
+            policy.act(obs, {}, first, noise)  # the caches are its own again
+            began = time.thread_time()
+            for _ in range(UNROLL):
+                policy.act(obs, {}, first, noise)
+            alone.append(time.thread_time() - began)
+        spent.append((*alone, seconds, watch.seconds["acting"]))
     central.close()
     table.close()
-    alone, whole, acting = (batch * UNROLL / statistics.median(column) for column in zip(*spent))
-    return alone, whole, acting
+    bare, in_torch, whole, acting = (batch * UNROLL / statistics.median(column) for column in zip(*spent))
+    return bare, in_torch, whole, acting
 
 
 def processes(network: str, batch: int) -> tuple[float, float]:
@@ -182,7 +198,7 @@ def main() -> None:
     parser.add_argument("network", nargs="?", choices=NETWORKS, help="only this one")
     parser.add_argument("--repeats", type=int, default=3)
     given = parser.parse_args()
-    names = ("bare", "service", "service_acting", "processes", "processes_acting")
+    names = ("bare", "torch", "service", "service_acting", "processes", "processes_acting")
     for network in [given.network] if given.network else NETWORKS:
         shares = {}
         for batch in NETWORKS[network][-1]:
@@ -190,8 +206,11 @@ def main() -> None:
             medians = dict(zip(names, map(statistics.median, zip(*runs))))
             for name, value in medians.items():
                 print(f"central_{network}_{batch}_{name} {value:.4g} steps/s", flush=True)
-            for name in names[1:]:
-                print(f"central_{network}_{batch}_{name}_share {medians[name] / medians['bare']:.2f} x", flush=True)
+            for name in names[2:]:
+                shares_of = (
+                    f"{medians[name] / medians['bare']:.2f} x # of torch's {medians[name] / medians['torch']:.2f}"
+                )
+                print(f"central_{network}_{batch}_{name}_share {shares_of}", flush=True)
             shares[batch] = medians["service"] / medians["bare"]
         print(f"central_{network}_half_at {half_at(shares)}", flush=True)
 
