@@ -100,12 +100,12 @@ class Desk:
     @property
     def number(self) -> int:
         """Of the last request."""
-        return self.places.asked.rung()
+        return _core.load(self.places.words, ASKED)
 
     @property
     def answered(self) -> int:
         """The number of the last request that waits no more: it was answered, or its client has died."""
-        return self.places.answered.rung()
+        return _core.load(self.places.words, ANSWERED)
 
     @property
     def waiting(self) -> bool:
