@@ -95,8 +95,8 @@ class CentralActor:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Where an unroll begins, requests are answered a turn after they were heard: in between a learner beside us may
-        learn from what they brought, and who begins gets parameters that know of it. Others are answered at once."""
+        """Requests are answered a turn after they were heard: in between a learner beside us may learn from what they
+        brought, and who begins an unroll gets parameters that know of it."""
         self.watch.start()
         held = [guest for guest in self.guests if guest.seat.due]
         chosen = self._chosen()
@@ -109,9 +109,6 @@ class CentralActor:
             now = time.monotonic()
             for guest in asking:
                 guest.hear(now)
-            chosen = [] if any(guest.seat.starting for guest in asking) else self._chosen()
-            if chosen and not any(guest.seat.starting for guest in chosen):
-                self._act(chosen)
         if self.moving:
             self._settle()
         if asking or moved:
