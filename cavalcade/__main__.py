@@ -1,16 +1,14 @@
 """The command line: cavalcade train | resume | evaluate | play | plot | table | graph | systems."""
 
-import contextlib
 import dataclasses
-import io
 import json
 import os
-import re
 import sys
 from pathlib import Path
 from typing import Any
 
 from cavalcade.errors import UserError, nearest
+from cavalcade.options import environment_options, parse, positionals
 
 USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, run and trust
 
@@ -53,47 +51,6 @@ def main(argv: list[str] | None = None) -> int:
     return 0
 
 
-def parse(kind: type, arguments: list[str], prog: str) -> Any:
-    """An instance of the dataclass `kind` from options; an unknown one is refused with the nearest name."""
-    import tyro
-
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            result: Any = tyro.cli(
-                kind,
-                args=arguments,
-                prog=f"cavalcade {prog}",
-                return_unknown_args=True,
-                config=(tyro.conf.OmitArgPrefixes,),
-            )
-    except SystemExit as stop:
-        if not stop.code:  # --help
-            sys.stdout.flush()
-            raise
-        lines = [re.sub(r"[│╭╮╰╯─]", "", line).strip() for line in said.getvalue().splitlines()]
-        raise UserError(f"{next((line for line in lines[1:] if line), 'Bad options')}; see --help.") from None
-    parsed, unknown = result
-    for word in unknown:
-        if word.startswith("-"):
-            options = sorted(_options(kind))
-            raise UserError(f"There is no option '{word.split('=')[0]}'.{nearest(word.split('=')[0], options)}")
-    if unknown:
-        raise UserError(f"'{unknown[0]}' is one word too many; see cavalcade {prog} --help.")
-    return parsed
-
-
-def _options(kind: Any) -> set[str]:
-    found = set()
-    for field in dataclasses.fields(kind):
-        inner = field.type if not isinstance(field.type, str) else None
-        if dataclasses.is_dataclass(inner):
-            found |= _options(inner)
-        else:
-            found.add("--" + field.name.replace("_", "-"))
-    return found
-
-
 def train(arguments: list[str]) -> None:
     if arguments and arguments[0].endswith(".json"):
         return _train_again(arguments)
@@ -107,7 +64,7 @@ def train(arguments: list[str]) -> None:
 
     system, environment = words
     systems.find(system)
-    options, rest = _environment_options(arguments[2:])
+    options, rest = environment_options(arguments[2:])
     from cavalcade.experiment import Settings, algorithm_for, probe
     from cavalcade.training import train as run_training
 
@@ -126,25 +83,6 @@ def train(arguments: list[str]) -> None:
 
 def _as_dict(config: Any) -> dict:
     return {field.name: getattr(config, field.name) for field in dataclasses.fields(config)}
-
-
-def _environment_options(arguments: list[str]) -> tuple[dict, list[str]]:
-    """`--option name=value` (JSON values), given to the environment."""
-    options: dict = {}
-    rest: list[str] = []
-    words = iter(arguments)
-    for word in words:
-        if word != "--option":
-            rest.append(word)
-            continue
-        name, equals, value = next(words, "").partition("=")
-        if not equals:
-            raise UserError("--option takes name=value, for example --option max_episode_steps=200.")
-        try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
-            options[name] = value
-    return options, rest
 
 
 def _train_again(arguments: list[str]) -> None:
@@ -171,7 +109,7 @@ class Nothing:
 
 
 def resume(arguments: list[str]) -> None:
-    [path], rest = _positionals(arguments, 1, "resume RUN")
+    [path], rest = positionals(arguments, 1, "resume RUN")
     parse(Nothing, rest, "resume RUN")
     from cavalcade.training import resume as run_resume
 
@@ -186,7 +124,7 @@ def evaluate(arguments: list[str]) -> None:
         environment: str | None = None  # another one with the same spaces
         json: bool = False  # one JSON object instead of a sentence
 
-    [path], rest = _positionals(arguments, 1, "evaluate RUN [--episodes K] [--seed S] [--json]")
+    [path], rest = positionals(arguments, 1, "evaluate RUN [--episodes K] [--seed S] [--json]")
     given = parse(Evaluate, rest, "evaluate RUN")
     if given.episodes < 1:
         raise UserError(f"--episodes is {given.episodes}; it has to be at least 1.")
@@ -208,7 +146,7 @@ def play(arguments: list[str]) -> None:
         out: Path | None = None  # .mp4 or .gif
         seed: int = 0
 
-    [path], rest = _positionals(arguments, 1, "play RUN [--out FILE.mp4] [--seed S]")
+    [path], rest = positionals(arguments, 1, "play RUN [--out FILE.mp4] [--seed S]")
     given = parse(Play, rest, "play RUN")
     from cavalcade.trained import play as film
 
@@ -222,7 +160,7 @@ def plot(arguments: list[str]) -> None:
         out: Path = Path("curves.png")
         by: str = "step"  # step, time
 
-    paths, rest = _positionals(arguments, 0, "plot RUN... [--out FILE.png] [--by step|time]")
+    paths, rest = positionals(arguments, 0, "plot RUN... [--out FILE.png] [--by step|time]")
     given = parse(Plot, rest, "plot RUN...")
     from cavalcade.plotting import draw_runs
 
@@ -235,7 +173,7 @@ def look_into_table(arguments: list[str]) -> None:
     class Look:
         item: int | None = None  # one item, by the number of its insert; -1 is the newest
 
-    [path], rest = _positionals(arguments, 1, "table RUN [--item N]")
+    [path], rest = positionals(arguments, 1, "table RUN [--item N]")
     given = parse(Look, rest, "table RUN")
     from cavalcade.inspection import describe, describe_item, load_table
 
@@ -282,20 +220,6 @@ def list_systems(arguments: list[str]) -> None:
 
     for name, system in SYSTEMS.items():
         print(f"{name:<12} {system.algorithm} under {system.architecture}: {system.about}\n{'':<12} {system.paper}")
-
-
-def _positionals(arguments: list[str], count: int, usage: str) -> tuple[list[str], list[str]]:
-    """The leading words and the options after them; `count` 0 takes one or more."""
-    words = []
-    for argument in arguments:
-        if argument.startswith("-"):
-            break
-        words.append(argument)
-    if "--help" in arguments or "-h" in arguments:
-        return words or [""] * max(count, 1), arguments[len(words) :]
-    if len(words) != count and (count or not words):
-        raise UserError(f"Usage: cavalcade {usage}")
-    return words, arguments[len(words) :]
 
 
 COMMANDS = {

@@ -10,8 +10,8 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 
 from cavalcade.experience import Experience
+from cavalcade.layers import Network
 from cavalcade.model import Model
-from cavalcade.networks import Network
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree

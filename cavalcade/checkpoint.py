@@ -5,27 +5,21 @@ any safetensors reader; `state.json` holds everything else, the size and SHA-256
 of itself. SHA-256 runs at more than 1 GB/s here, faster than most disks, so no weaker sum is needed.
 A folder is written under a hidden name, synced, and only then renamed: under its real name it is always
 whole. Nothing is pickled: loading a stranger's checkpoint runs none of their code.
-
-The arrays file is written here and not by the safetensors package because streaming it needs no second copy
-of a large replay, sums it in the same pass, and reports a full disk as the OSError that it is.
 """
 
 import contextlib
-import errno
 import hashlib
 import json
-import math
 import os
 import re
 import shutil
-from collections.abc import Iterator
-from io import BufferedReader
-from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO
+from typing import Any
 
 import numpy as np
 
+from cavalcade.archive import decode, encode, read_arrays, write_arrays
+from cavalcade.disk import is_disk_full, sync_file, sync_folder
 from cavalcade.errors import UserError
 
 FORMAT = 3  # 2: tables keep rows and references to them; 3: steps whose rows are still to be written
@@ -36,11 +30,6 @@ _WRITING, _REPLACED, _REMOVING = (
     ".removing-",
 )  # folders in transit, never loaded as they are
 _STEP_FOLDER = re.compile(r"step-(\d+)")
-_CHUNK = 4 << 20  # bytes written and summed at a time: small enough to stay in the cache
-_MAPPED = 1 << 30  # bytes from which an array is not read into memory: replay on disk may be larger than that
-_EXACT_IN_JSON = 1 << 53  # larger integers lose digits in readers that hold every number as a double
-_SAFETENSORS_TYPES = {"|b1": "BOOL", "|u1": "U8", "|i1": "I8", "<u2": "U16", "<i2": "I16", "<f2": "F16"}
-_SAFETENSORS_TYPES |= {"<u4": "U32", "<i4": "I32", "<f4": "F32", "<u8": "U64", "<i8": "I64", "<f8": "F64"}
 
 
 def save(folder: Path, state: dict, step: int, keep: int = 2) -> Path:
@@ -48,7 +37,7 @@ def save(folder: Path, state: dict, step: int, keep: int = 2) -> Path:
     if step < 0 or keep < 1:
         raise UserError(f"A checkpoint needs step >= 0 and keep >= 1, not step {step} and keep {keep}.")
     arrays: dict[str, np.ndarray] = {}
-    encoded = _encode(state, "", arrays)
+    encoded = encode(state, "", arrays)
     final = folder / _name(step)
     writing = folder / f"{_WRITING}{final.name}-{os.getpid()}"
     try:
@@ -59,7 +48,7 @@ def save(folder: Path, state: dict, step: int, keep: int = 2) -> Path:
         if final.exists():  # the same step again: a folder cannot replace a full one in a single rename
             final.rename(folder / f"{_REPLACED}{final.name}")
         writing.rename(final)
-        _sync_folder(folder)
+        sync_folder(folder)
     except BaseException as error:
         with contextlib.suppress(OSError):
             _finish_interrupted(folder)  # removes what was half written, puts back what was set aside
@@ -102,28 +91,8 @@ def load(path: Path) -> tuple[dict, int]:
     if document["format"] != FORMAT:
         raise ValueError(f"it has format {document['format']} and this version of cavalcade reads format {FORMAT}")
     with open(path / _ARRAYS, "rb") as file:
-        arrays = _read_arrays(file, document["arrays"])
-    return _decode(document["state"], arrays), document["step"]
-
-
-def write_atomically(path: Path, data: bytes) -> None:
-    """Replace one file so that a reader, or a crash, sees the old content or the new and nothing between."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    try:
-        with open(temporary, "wb") as file:
-            file.write(data)
-            _sync_file(file)
-        temporary.replace(path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            temporary.unlink(missing_ok=True)
-        raise
-    _sync_folder(path.parent)
-
-
-def is_disk_full(error: BaseException) -> bool:
-    """No space, no quota, or the file grew beyond the limit that the system administrator set."""
-    return isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+        arrays = read_arrays(file, document["arrays"])
+    return decode(document["state"], arrays), document["step"]
 
 
 # Folders
@@ -179,133 +148,14 @@ def _failure_sentence(folder: Path, error: OSError) -> str:
 
 def _write_files(folder: Path, encoded: Any, arrays: dict[str, np.ndarray], step: int) -> None:
     with open(folder / _ARRAYS, "wb") as file:
-        description = _write_arrays(file, arrays)
-        _sync_file(file)
+        description = write_arrays(file, arrays)
+        sync_file(file)
     document = {"format": FORMAT, "step": step, "arrays": description, "state": encoded}
     with open(folder / _STATE, "wb") as file:
         file.write(json.dumps({**document, "sha256": _sha256_of(document)}, indent=1).encode())
-        _sync_file(file)
-    _sync_folder(folder)
-
-
-def _write_arrays(file: BinaryIO, arrays: dict[str, np.ndarray]) -> dict:
-    """Write a safetensors file: the length of the header in eight bytes, a JSON header, data without gaps."""
-    # Wide items first, so that every array is aligned to its item size.
-    ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)
-    header, offset = {}, 0
-    for name, array in ordered:
-        native = _SAFETENSORS_TYPES.get(array.dtype.str)  # others travel as bytes: state.json has the type
-        shape, end = array.shape if native else (array.nbytes,), offset + array.nbytes
-        header[name] = {"dtype": native or "U8", "shape": shape, "data_offsets": (offset, end)}
-        offset = end
-    text = json.dumps(header, separators=(",", ":")).encode()
-    text += b" " * (-len(text) % 8)
-    digest = hashlib.sha256()
-    data = (chunk for _, array in ordered for chunk in _chunks(np.asarray(array, order="C")))
-    pieces: Iterator[bytes | memoryview] = chain((len(text).to_bytes(8, "little"), text), data)
-    for piece in pieces:
-        digest.update(piece)
-        file.write(piece)
-    contents = {name: [array.dtype.str, list(array.shape)] for name, array in ordered}
-    return {"contents": contents, "bytes": 8 + len(text) + offset, "sha256": digest.hexdigest()}
-
-
-def _read_arrays(file: BufferedReader, description: dict) -> dict[str, np.ndarray]:
-    size = os.fstat(file.fileno()).st_size
-    if size != description["bytes"]:
-        raise ValueError(f"{_ARRAYS} has {size:,} bytes instead of {description['bytes']:,}")
-    contents = {name: (np.dtype(dtype), shape) for name, (dtype, shape) in description["contents"].items()}
-    # state.json vouches for order, types and shapes, so the header is summed and need not be understood.
-    header = size - sum(math.prod(shape) * dtype.itemsize for dtype, shape in contents.values())
-    digest = hashlib.sha256(file.read(header))
-    arrays: dict[str, np.ndarray] = {}
-    for name, (dtype, shape) in contents.items():
-        mapped = math.prod(shape) * dtype.itemsize >= _MAPPED
-        array = np.memmap(file, dtype, "c", file.tell(), tuple(shape)) if mapped else np.empty(shape, dtype)
-        for chunk in _chunks(array):
-            if mapped:
-                file.seek(len(chunk), os.SEEK_CUR)
-            else:
-                file.readinto(chunk)
-            digest.update(chunk)
-        arrays[name] = array
-    if digest.hexdigest() != description["sha256"]:
-        raise ValueError(f"{_ARRAYS} is not what was written (its SHA-256 differs)")
-    return arrays
-
-
-def _chunks(array: np.ndarray) -> Iterator[memoryview]:
-    """The memory of a contiguous array as views of bytes."""
-    if array.nbytes:
-        flat = array.reshape(-1).view(np.uint8).data
-        yield from (flat[start : start + _CHUNK] for start in range(0, len(flat), _CHUNK))
+        sync_file(file)
+    sync_folder(folder)
 
 
 def _sha256_of(document: dict) -> str:
     return hashlib.sha256(json.dumps(document).encode()).hexdigest()
-
-
-def _sync_file(file: BinaryIO) -> None:
-    file.flush()
-    os.fsync(file.fileno())
-
-
-def _sync_folder(folder: Path) -> None:
-    if os.name == "nt":  # Windows cannot open a folder; its renames are journaled
-        return
-    descriptor = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-# Values. `{"$array": name}`, `{"$int": hex}` and `{"$float": "nan"}` stand for what JSON lacks; a user's own
-# key that begins with a dollar gets a second one.
-
-
-def _encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
-    if isinstance(value, np.ndarray | np.generic):
-        array = np.asarray(value)
-        if array.dtype.hasobject or array.dtype.kind == "V":
-            raise UserError(f"A checkpoint cannot hold {path}, an array of {array.dtype}: use numbers or strings.")
-        name = _free_name(path, arrays)
-        arrays[name] = array
-        return {"$array": name}
-    if isinstance(value, dict) and all(isinstance(key, str) for key in value):
-        pairs = ((key, _encode(child, f"{path}/{key}" if path else key, arrays)) for key, child in value.items())
-        return {f"${key}" if key.startswith("$") else key: child for key, child in pairs}
-    if isinstance(value, list):
-        return [_encode(child, f"{path}/{index}", arrays) for index, child in enumerate(value)]
-    if isinstance(value, float) and not math.isfinite(value):
-        return {"$float": str(value)}
-    if isinstance(value, int) and not isinstance(value, bool) and abs(value) >= _EXACT_IN_JSON:
-        return {"$int": hex(value)}
-    if value is None or isinstance(value, bool | int | float | str):
-        return value
-    kind = "dict with keys that are not strings" if isinstance(value, dict) else type(value).__name__
-    raise UserError(f"A checkpoint cannot hold {path or 'this state'}, a {kind}: use arrays, JSON values and dicts.")
-
-
-def _free_name(path: str, taken: dict[str, np.ndarray]) -> str:
-    """A name for the arrays file: the path, told apart where keys with slashes make two paths look alike."""
-    path = path.encode(errors="replace").decode()
-    name, number = path, 1
-    while name in taken or name == "__metadata__":  # the one name that safetensors keeps for itself
-        number += 1
-        name = f"{path}#{number}"
-    return name
-
-
-def _decode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
-    if isinstance(value, list):
-        return [_decode(child, arrays) for child in value]
-    if not isinstance(value, dict):
-        return value
-    if "$array" in value:
-        return arrays[value["$array"]]
-    if "$int" in value:
-        return int(value["$int"], 16)
-    if "$float" in value:
-        return float(value["$float"])
-    return {key.removeprefix("$"): _decode(child, arrays) for key, child in value.items()}

@@ -22,10 +22,11 @@ from cavalcade.algorithms.impala import Impala
 from cavalcade.algorithms.ppo import PPO
 from cavalcade.architectures import a3c, apex, dppo, ga3c, gorila, impala, paac, seed, sync
 from cavalcade.backends import devices
-from cavalcade.errors import UserError, nearest, require_at_least
+from cavalcade.convolutions import is_image
+from cavalcade.errors import UserError, nearest, require_at_least, require_one_of
 from cavalcade.evaluation import Evaluator
+from cavalcade.layers import Network
 from cavalcade.model import Model
-from cavalcade.networks import Network, is_image
 from cavalcade.parts import Parts
 from cavalcade.program import Handle, Placement, Program
 from cavalcade.row import Row
@@ -82,15 +83,8 @@ class Settings:
     storage: str = "memory"  # of replay: memory, file (on disk, for more than fits in memory), compressed
 
     def __post_init__(self) -> None:
-        for name, choices in (
-            ("backend", backends.NAMES),
-            ("runtime", tuple(RUNTIMES)),
-            ("acts_in", ("auto", "numpy", "backend")),
-            ("storage", ("memory", "file", "compressed")),
-        ):
-            given = getattr(self, name)
-            if given not in choices:
-                raise UserError(f"--{name} '{given}' is not one of {', '.join(choices)}.{nearest(given, choices)}")
+        require_one_of(self, backend=backends.NAMES, runtime=tuple(RUNTIMES), acts_in=("auto", "numpy", "backend"))
+        require_one_of(self, storage=("memory", "file", "compressed"))
         devices.check(self.device)
         require_at_least(self, steps=1, actors=1, envs=1, evaluation_episodes=1, rows=1)
         require_at_least(self, seed=0, evaluations=0, threads=0, checkpoint_seconds=0)

@@ -12,7 +12,9 @@ from typing import Any
 import numpy as np
 
 from cavalcade import normaliser, tree
-from cavalcade.networks import Lstm, Network, Torso, is_image, torso
+from cavalcade.convolutions import is_image
+from cavalcade.layers import Network
+from cavalcade.networks import Lstm, Torso, torso
 from cavalcade.specs import MASK, EnvSpec, Leaf
 from cavalcade.tree import Tree
 

@@ -1,161 +1,15 @@
-"""Networks as pairs of pure functions over trees: `init(rng) -> params`, `apply(xp, params, x) -> y`.
+"""From observations of any kind to features, and from features to what an algorithm asks for; memory in between."""
 
-The same text runs on every backend, so a policy trained on one acts on plain NumPy in a process that imports no
-framework. Parameters are born in NumPy from a seed, identical everywhere. Initialisations are those of the papers:
-uniform by fan-in for the DQN family (Mnih 2015, Torch's default), orthogonal for the actor-critics (PPO's code).
-"""
-
-from collections.abc import Callable
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Any
 
 import numpy as np
 
+from cavalcade.convolutions import as_image, channels_first, impala_cnn, is_image, nature_cnn
 from cavalcade.errors import UserError, require_one_of
+from cavalcade.layers import Network, Rng, linear, mlp, orthogonal
 from cavalcade.specs import MASK, Leaf
 from cavalcade.tree import Tree, named
-
-Rng = np.random.Generator
-
-
-@dataclass(frozen=True)
-class Network:
-    """x [N, ...] -> y [N, features]; `small` networks act faster in NumPy than in any framework."""
-
-    init: Callable[[Rng], Tree]
-    apply: Callable[[Any, Tree, Any], Any]
-    features: int
-    small: bool = True
-    backend: str | None = None  # a user's module runs on its own library only
-
-
-# --- initialisation -------------------------------------------------------------------------------------------
-
-
-def uniform_fan_in(rng: Rng, shape: tuple[int, ...], fan_in: int) -> np.ndarray:
-    bound = 1.0 / np.sqrt(fan_in)
-    return rng.uniform(-bound, bound, shape).astype(np.float32)
-
-
-def orthogonal(gain: float) -> Callable[[Rng, tuple[int, ...], int], np.ndarray]:
-    """Rows or columns orthonormal, times `gain` (Saxe 2014)."""
-
-    def init(rng: Rng, shape: tuple[int, ...], fan_in: int) -> np.ndarray:
-        rows, columns = fan_in, int(np.prod(shape)) // fan_in
-        q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
-        q = q * np.sign(np.diag(r))
-        matrix = q if rows >= columns else q.T  # [fan_in, outputs]
-        if len(shape) == 4:  # a convolution is stored as [outputs, inputs, height, width]
-            matrix = matrix.T
-        return (gain * matrix).reshape(shape).astype(np.float32)
-
-    return init
-
-
-def _initialiser(name: str, gain: float) -> Callable[[Rng, tuple[int, ...], int], np.ndarray]:
-    return orthogonal(gain) if name == "orthogonal" else uniform_fan_in
-
-
-def _bias(name: str, rng: Rng, size: int, fan_in: int) -> np.ndarray:
-    return np.zeros(size, np.float32) if name == "orthogonal" else uniform_fan_in(rng, (size,), fan_in)
-
-
-# --- layers ---------------------------------------------------------------------------------------------------
-
-
-def linear(inputs: int, outputs: int, initialiser: str = "uniform", gain: float = 1.0) -> Network:
-    def init(rng: Rng) -> Tree:
-        weight = _initialiser(initialiser, gain)(rng, (inputs, outputs), inputs)
-        return {"weight": weight, "bias": _bias(initialiser, rng, outputs, inputs)}
-
-    return Network(init, lambda xp, p, x: xp.linear(x, p["weight"], p["bias"]), outputs)
-
-
-def mlp(inputs: int, hidden: tuple[int, ...], activation: str, initialiser: str) -> Network:
-    sizes = pairwise((inputs, *hidden))
-    layers = {str(i): linear(a, b, initialiser, np.sqrt(2.0)) for i, (a, b) in enumerate(sizes)}
-
-    def init(rng: Rng) -> Tree:
-        return {name: layer.init(rng) for name, layer in layers.items()}
-
-    def apply(xp: Any, params: Tree, x: Any) -> Any:
-        function = getattr(xp, activation)
-        for name, layer in layers.items():
-            x = function(layer.apply(xp, params[name], x))
-        return x
-
-    return Network(init, apply, hidden[-1] if hidden else inputs)
-
-
-def _convolution(channels: int, outputs: int, size: int, initialiser: str) -> Callable[[Rng], Tree]:
-    fan_in = channels * size * size
-
-    def init(rng: Rng) -> Tree:
-        weight = _initialiser(initialiser, np.sqrt(2.0))(rng, (outputs, channels, size, size), fan_in)
-        return {"weight": weight, "bias": _bias(initialiser, rng, outputs, fan_in)}
-
-    return init
-
-
-def nature_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
-    """Mnih 2015: 32 8x8/4, 64 4x4/2, 64 3x3/1, 512. Input [N, C, H, W] in [0, 1]."""
-    channels, height, width = shape
-    plan = [(channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1)]
-    for _, _, size, stride in plan:
-        height, width = (height - size) // stride + 1, (width - size) // stride + 1
-    if min(height, width) < 1:
-        raise UserError(f"An image of {shape} is too small for the Nature CNN; use --convolution impala.")
-    dense = linear(64 * height * width, 512, initialiser, np.sqrt(2.0))
-
-    def init(rng: Rng) -> Tree:
-        params = {str(i): _convolution(c, o, s, initialiser)(rng) for i, (c, o, s, _) in enumerate(plan)}
-        return {**params, "dense": dense.init(rng)}
-
-    def apply(xp: Any, params: Tree, x: Any) -> Any:
-        for i, (_, _, _, stride) in enumerate(plan):
-            layer = params[str(i)]
-            x = xp.rectified(xp.conv2d(x, layer["weight"], layer["bias"], stride))
-        return xp.relu(dense.apply(xp, params["dense"], xp.reshape(x, (x.shape[0], -1))))
-
-    return Network(init, apply, 512, small=False)
-
-
-def impala_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
-    """Espeholt 2018, the deep network: three sections of convolution, max-pool and two residual blocks; 256."""
-    channels, height, width = shape
-    widths = (16, 32, 32)
-    for _ in widths:
-        height, width = (height + 1) // 2, (width + 1) // 2
-    dense = linear(widths[-1] * height * width, 256, initialiser, np.sqrt(2.0))
-    blocks = [f"block{block}.{half}" for block in range(2) for half in range(2)]
-
-    def init(rng: Rng) -> Tree:
-        params: dict = {}
-        inputs = channels
-        for i, outputs in enumerate(widths):
-            section = {name: _convolution(outputs, outputs, 3, initialiser)(rng) for name in blocks}
-            params[str(i)] = {"entry": _convolution(inputs, outputs, 3, initialiser)(rng), **section}
-            inputs = outputs
-        return {**params, "dense": dense.init(rng)}
-
-    def apply(xp: Any, params: Tree, x: Any) -> Any:
-        def convolve(layer: Tree, y: Any) -> Any:
-            return xp.conv2d(y, layer["weight"], layer["bias"], 1, 1)
-
-        for i in range(len(widths)):
-            section = params[str(i)]
-            x = xp.max_pool(convolve(section["entry"], x), 3, 2, 1)
-            for block in range(2):
-                y = convolve(section[f"block{block}.0"], xp.relu(x))
-                x = x + convolve(section[f"block{block}.1"], xp.relu(y))
-        x = xp.reshape(xp.relu(x), (x.shape[0], -1))
-        return xp.relu(dense.apply(xp, params["dense"], x))
-
-    return Network(init, apply, 256, small=False)
-
-
-# --- observations ---------------------------------------------------------------------------------------------
 
 
 @dataclass(frozen=True)
@@ -180,7 +34,7 @@ def torso(observation: Tree, settings: Torso) -> Network:
     vectors = [(path, leaf) for path, leaf in leaves if path not in images]
     build = {"nature": nature_cnn, "impala": impala_cnn}[settings.convolution]
     names = {path: "image:" + path.replace("/", ".") for path in images}
-    parts = {names[path]: build(_channels_first(leaf), settings.initialiser) for path, leaf in images.items()}
+    parts = {names[path]: build(channels_first(leaf), settings.initialiser) for path, leaf in images.items()}
     if vectors:
         width = sum(vector_size(leaf) for _, leaf in vectors)
         parts["vector"] = mlp(width, settings.hidden, settings.activation, settings.initialiser)
@@ -203,28 +57,6 @@ def torso(observation: Tree, settings: Torso) -> Network:
         return {name: part.init(rng) for name, part in parts.items()}
 
     return Network(init, apply, sum(part.features for part in parts.values()), small=not images)
-
-
-def is_image(leaf: Leaf, convolution: str) -> bool:
-    if leaf.kind != "box" or len(leaf.shape) != 3:
-        return False
-    _, height, width = _channels_first(leaf)
-    return min(height, width) >= (36 if convolution == "nature" else 8)
-
-
-def _is_channels_first(leaf: Leaf) -> bool:
-    return leaf.shape[0] < leaf.shape[2]
-
-
-def _channels_first(leaf: Leaf) -> tuple[int, int, int]:
-    a, b, c = leaf.shape
-    return (a, b, c) if _is_channels_first(leaf) else (c, a, b)
-
-
-def as_image(xp: Any, leaf: Leaf, x: Any) -> Any:
-    """[N, C, H, W] float32; bytes become fractions of one."""
-    x = x if _is_channels_first(leaf) else xp.permute_dims(x, (0, 3, 1, 2))
-    return xp.fractions(x) if leaf.dtype == "uint8" else xp.astype(x, xp.float32)
 
 
 def vector_size(leaf: Leaf) -> int:

@@ -17,10 +17,10 @@ from cavalcade.algorithm import Algorithm
 from cavalcade.envs.vector import Environments, stream_seed
 from cavalcade.errors import UserError
 from cavalcade.experience import Experience, NStep, Queue, Replay
+from cavalcade.layers import Network
 from cavalcade.learning import Learner
 from cavalcade.memory import Memory, require
 from cavalcade.model import Model
-from cavalcade.networks import Network
 from cavalcade.policy import Policy
 from cavalcade.row import SYNC, Row
 from cavalcade.specs import EnvSpec

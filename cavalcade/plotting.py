@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 
-from cavalcade.checkpoint import write_atomically
+from cavalcade.disk import write_atomically
 from cavalcade.errors import UserError
 from cavalcade.runs import Run, write_failure
 

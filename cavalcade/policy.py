@@ -19,7 +19,7 @@ from cavalcade import tree
 from cavalcade.algorithm import Algorithm
 from cavalcade.backends import Backend
 from cavalcade.backends.numpy_backend import acting as numpy_namespace
-from cavalcade.checkpoint import write_atomically
+from cavalcade.disk import write_atomically
 from cavalcade.errors import UserError
 from cavalcade.model import Model
 from cavalcade.runs import write_failure

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from cavalcade.budget import Bottleneck, Budget
-from cavalcade.checkpoint import write_atomically
+from cavalcade.disk import write_atomically
 from cavalcade.errors import UserError
 from cavalcade.figures import number
 from cavalcade.metrics import Metrics

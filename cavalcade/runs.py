@@ -20,7 +20,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.checkpoint import is_disk_full, write_atomically
+from cavalcade.disk import is_disk_full, write_atomically
 from cavalcade.errors import UserError
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade import backends, envs
-from cavalcade.checkpoint import write_atomically
+from cavalcade.disk import write_atomically
 from cavalcade.errors import UserError
 from cavalcade.evaluation import STREAM, play_episodes, summary
 from cavalcade.experiment import ALGORITHMS, adapt

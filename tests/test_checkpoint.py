@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from safetensors.numpy import load_file
 
-from cavalcade import checkpoint
+from cavalcade import checkpoint, disk
 from cavalcade.errors import UserError
 
 ROOT = Path(__file__).parents[1]  # children find the package from here even if it is not installed
@@ -171,7 +171,7 @@ def test_nothing_usable(tmp_path):
 
 def test_an_interrupted_save_leaves_nothing(tmp_path, monkeypatch):
     checkpoint.save(tmp_path, fill(1), 10)
-    for moment in ("_write_arrays", "_sha256_of", "_sync_folder"):
+    for moment in ("write_arrays", "_sha256_of", "sync_folder"):
 
         def interrupt(*_):
             raise KeyboardInterrupt
@@ -267,15 +267,15 @@ def test_kill_9_while_saving_always_leaves_the_last_finished_checkpoint(tmp_path
 
 def test_whole_files_are_replaced_at_once(tmp_path, monkeypatch):
     file = tmp_path / "config.json"
-    checkpoint.write_atomically(file, b"old")
+    disk.write_atomically(file, b"old")
 
     def fail(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(checkpoint, "_sync_file", fail)
+    monkeypatch.setattr(disk, "sync_file", fail)
     with pytest.raises(OSError) as caught:
-        checkpoint.write_atomically(file, b"new")
-    assert checkpoint.is_disk_full(caught.value)
+        disk.write_atomically(file, b"new")
+    assert disk.is_disk_full(caught.value)
     assert file.read_bytes() == b"old" and names(tmp_path) == ["config.json"]
 
 

@@ -153,7 +153,7 @@ def test_every_algorithm_declares_what_architectures_ask(name):
         ({"backend": "tensorflow"}, "--backend 'tensorflow' is not one of torch, jax, numpy"),
         ({"backend": "toch"}, "Did you mean 'torch'"),
         ({"runtime": "in-process"}, "--runtime 'in-process'"),
-        ({"acts_in": "gpu"}, "--acts_in 'gpu'"),
+        ({"acts_in": "gpu"}, "--acts-in 'gpu'"),
         ({"steps": 0}, "--steps is 0"),
         ({"envs": 0}, "--envs is 0"),
         ({"actors": -1}, "--actors is -1"),

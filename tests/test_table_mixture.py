@@ -30,7 +30,7 @@ def numbers_of(sample):
 
 
 def uniform(numbers, min_size=1, seed=0, size=1_000):
-    table = Table.uniform(BLANK, size, Limiter.at_least(min_size), seed)
+    table = Table.uniform(BLANK, size, Limiter.at_least(min_size), seed=seed)
     if len(numbers):
         assert table.insert(items(numbers))
     return table

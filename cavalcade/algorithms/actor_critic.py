@@ -9,8 +9,9 @@ import numpy as np
 from cavalcade.algorithm import Adaptation, Clock, Forward
 from cavalcade.errors import require_at_least
 from cavalcade.experience import Experience, Queue, Unroll
+from cavalcade.layers import Network, linear
 from cavalcade.model import Model, build
-from cavalcade.networks import Network, Torso, gaussian, linear
+from cavalcade.networks import Torso, gaussian
 from cavalcade.ops import distributions
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK, EnvSpec

@@ -15,8 +15,9 @@ import numpy as np
 from cavalcade.algorithm import Adaptation, Clock, Forward
 from cavalcade.errors import UserError, require_at_least
 from cavalcade.experience import SMALLEST_PRIORITY, Experience, NStep, Replay
+from cavalcade.layers import Network, linear
 from cavalcade.model import Model, build
-from cavalcade.networks import Network, Torso, dueling, linear
+from cavalcade.networks import Torso, dueling
 from cavalcade.ops.losses import huber
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK, EnvSpec

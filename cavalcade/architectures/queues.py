@@ -16,7 +16,9 @@ class QueueBesideReplay(Table):
     def __init__(self, x: Parts):
         where, size = x.allocate(), x.queue_size
         super().__init__(x.signature, size, "fifo", limiter=Limiter.queue(size), max_times_sampled=1, **where)
-        self.replay = Table.uniform(x.signature, x.replay_size, Limiter.at_least(x.experience.batch), x.seed, **where)
+        self.replay = Table.uniform(
+            x.signature, x.replay_size, Limiter.at_least(x.experience.batch), seed=x.seed, **where
+        )
 
     def insert(self, *given: Any, **named: Any) -> bool:
         return super().insert(*given, **named) and self.replay.insert(*given, **named)

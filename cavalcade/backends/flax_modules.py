@@ -7,7 +7,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.errors import UserError
-from cavalcade.networks import Network
+from cavalcade.layers import Network
 from cavalcade.specs import EnvSpec
 
 

@@ -8,7 +8,7 @@ from torch import nn
 
 from cavalcade import tree
 from cavalcade.errors import UserError
-from cavalcade.networks import Network
+from cavalcade.layers import Network
 from cavalcade.specs import EnvSpec
 
 

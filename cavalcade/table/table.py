@@ -80,24 +80,16 @@ class Table(Store):
         return cls(signature, size, "lifo", "fifo", limiter=Limiter.queue(size), max_times_sampled=1, **more)
 
     @classmethod
-    def uniform(
-        cls, signature: Signature | Tree, size: int, limiter: Limiter | None = None, seed: int = 0, **more: Any
-    ) -> "Table":
+    def uniform(cls, signature: Signature | Tree, size: int, limiter: Limiter | None = None, **more: Any) -> "Table":
         """Replay: the newest `size` items, each draw with replacement."""
-        return cls(signature, size, "uniform", "fifo", limiter=limiter, seed=seed, **more)
+        return cls(signature, size, "uniform", "fifo", limiter=limiter, **more)
 
     @classmethod
     def prioritised(
-        cls,
-        signature: Signature | Tree,
-        size: int,
-        limiter: Limiter | None = None,
-        exponent: float = 0.6,
-        seed: int = 0,
-        **more: Any,
+        cls, signature: Signature | Tree, size: int, limiter: Limiter | None = None, exponent: float = 0.6, **more: Any
     ) -> "Table":
         """Replay in proportion to priority ** exponent; new items come with the highest priority so far."""
-        return cls(signature, size, prioritised(exponent), "fifo", limiter=limiter, seed=seed, **more)
+        return cls(signature, size, prioritised(exponent), "fifo", limiter=limiter, **more)
 
     def _refuse_nonsense(self, most: int) -> None:
         limits = self.limiter
