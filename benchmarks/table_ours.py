@@ -102,8 +102,8 @@ def between_processes(kind: str) -> None:
     """One writer process; this one owns the table and inserts with priorities."""
     item, size, count = signature(kind), SIZES[kind], POSTED[kind]
     memory = Memory("shared")
-    table = Table.prioritised(item, size, rows=Rows(item.rows, size * 33 // 32 + 8192, memory), exponent=0.6)
-    port = Port(table, 0, grants=4096)
+    table = Table.prioritised(item, size, rows=Rows(item.rows, size * 33 // 32 + 16384, memory), exponent=0.6)
+    port = Port(table, 0, grants=8192)
     writer = multiprocessing.get_context("spawn").Process(target=write, args=(kind, port.address, count))
     writer.start()
     while table.limiter.inserts < count // 4:  # the writer starts, and every page is touched for the first time

@@ -101,7 +101,7 @@ class Rings:
 class Port:
     """The owner's side of one writer. `grants`: rows the writer can have under way; `posts`: items on their way."""
 
-    def __init__(self, table: Table, writer: int, grants: int, posts: int = 1024):
+    def __init__(self, table: Table, writer: int, grants: int, posts: int = 2048):
         if table.rows.memory.kind != "shared":
             raise UserError("Only a table whose rows are in shared memory can be written to from other processes.")
         self.table, self.writer = table, writer
