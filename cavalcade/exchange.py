@@ -100,12 +100,12 @@ class Desk:
     @property
     def number(self) -> int:
         """Of the last request."""
-        return _core.load(self.places.words, ASKED)
+        return self.places.asked.rung()
 
     @property
     def answered(self) -> int:
         """The number of the last request that waits no more: it was answered, or its client has died."""
-        return _core.load(self.places.words, ANSWERED)
+        return self.places.answered.rung()
 
     @property
     def waiting(self) -> bool:

@@ -83,7 +83,7 @@ class Settings:
     storage: str = "memory"  # of replay: memory, file (on disk, for more than fits in memory), compressed
 
     def __post_init__(self) -> None:
-        require_one_of(self, backend=backends.NAMES, runtime=tuple(RUNTIMES), acts_in=("auto", "numpy", "backend"))
+        require_one_of(self, backend=backends.NAMES, runtime=RUNTIMES, acts_in=("auto", "numpy", "backend"))
         require_one_of(self, storage=("memory", "file", "compressed"))
         devices.check(self.device)
         require_at_least(self, steps=1, actors=1, envs=1, evaluation_episodes=1, rows=1)

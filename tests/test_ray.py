@@ -75,19 +75,19 @@ def member(running, group):
     [
         ("actor/0", {}),
         ("learner", {}),
-        ("evaluator", {"evaluations": 2, "evaluation_episodes": 1}),
+        ("evaluator", {}),
         ("predictor/1", {"acting": "central", "predictors": 2}),
     ],
 )
 def test_a_killed_role_is_replaced_and_the_run_reaches_its_budget(here, tmp_path, role, more):
-    sitting = session(tmp_path, steps=3000, **more)
+    sitting = session(tmp_path, steps=6000, evaluations=2, evaluation_episodes=1, **more)
     after(sitting, 1000, lambda running: os.kill(member(running, role).pid, signal.SIGKILL))
     sitting.drive()
-    assert sitting.run.rows()[-1]["step"] >= 3000
+    assert sitting.run.rows()[-1]["step"] >= 6000
     assert [fault["node"] for fault in faults(sitting)] == [role] and "died" in faults(sitting)[0]["cause"]
     table, step, version = load_table(sitting.run.path)
     table.check()
-    assert step >= 3000 and version > 0
+    assert step >= 6000 and version > 0
     assert table.limiter.inserts - table.limiter.deletes == len(table)
     table.close()
 

@@ -99,7 +99,7 @@ class JaxBackend:
 
     def load(self, current: tree.Tree, arrays: tree.Tree) -> tree.Tree:
         # `jnp.array` takes a millisecond; `device_put` may go on looking at the memory it is given, so it gets its own
-        return jax.device_put(tree.map(np.array, arrays), self.device)
+        return jax.device_put(tree.map(lambda _, array: np.array(array), current, arrays), self.device)
 
     def from_numpy(self, arrays: tree.Tree) -> tree.Tree:
         if self.device.platform == "cpu":

@@ -146,7 +146,6 @@ class RemoteWriter:
         self.free = np.arange(1, address.rows + 1, dtype=np.int32)
         self.known, self.linked, self.acted = np.zeros((3, address.rows + 1), np.bool_)  # to the table, of each row
         self.done_with: list[np.ndarray] = []  # free again when the table was told
-        self.posting = Posting(self.signature)
         self.outbox: list[dict[str, np.ndarray]] = []
         self.on_way: Any = None  # a message without an answer
         self.items_on_way = 0  # with those in the outbox
@@ -198,7 +197,7 @@ class RemoteWriter:
         count = len(items.rows)
         if not wait_until(lambda: self._room(count), timeout):
             return False
-        self.outbox.append({name: np.array(column) for name, column in self.posting(items, priority, version).items()})
+        self.outbox.append(Posting(self.signature)(items, priority, version))  # its own: these are read later
         self.written += count
         self.items_on_way += count
         if self.reserving and self.reserved:  # it will be asked for next: one message less
