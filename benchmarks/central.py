@@ -29,7 +29,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from cavalcade.central import CentralActor
-from cavalcade.env_worker import FLAGS, EnvWorker
+from cavalcade.env_worker import EnvWorker
 from cavalcade.experiment import Experiment, Settings
 from cavalcade.program import Placement, Program
 from cavalcade.runtimes.processes import Processes
@@ -87,20 +87,23 @@ class Drain:
 class Echo:
     """In the place of a worker: asks again as soon as it is answered."""
 
-    def __init__(self, central: CentralActor, number: int, envs: int):
-        self.desk, self.envs, self.answers = central.desk(f"actor/{number}"), envs, 0
-        self._send({"first": True}, (0, False, False))
+    def __init__(self, central: CentralActor, number: int):
+        self.layout, self.answers = central.layout, 0
+        self.desk = central.desk(f"actor/{number}")
+        self.rows = central.layout.blank(central.envs)["rows"]
+        self._send(first=True, stepped=False)
 
-    def _send(self, flags: dict[str, bool], about: tuple) -> None:
-        rows = [[flags.get(name, False)] * self.envs for name in FLAGS]
-        self.desk.send({"flags": rows, "about": about})
+    def _send(self, first: bool, stepped: bool) -> None:
+        told = self.layout.fields(self.rows)
+        told["first"][:], told["valid"][:] = first, stepped
+        self.desk.send({"rows": self.rows, "about": (0, stepped, False, False)})
 
     def step(self) -> None:
         if self.desk.take() is None:
             return
         self.answers += 1
         if self.answers == 1:
-            self._send({"valid": True}, (0, True, False))
+            self._send(first=False, stepped=True)
         else:
             self.desk.send({})  # the same as before
 
@@ -137,7 +140,7 @@ def service(network: str, batch: int) -> tuple[float, float, float, float]:
     learner = Drain(table, x.experience.batch)
     central = CentralActor(x.policy, x.experience, [table], learner, envs)
     central.watch = watch = ProcessorTime()
-    clients = [Echo(central, number, envs) for number in range(WORKERS)]
+    clients = [Echo(central, number) for number in range(WORKERS)]
     policies = (x.policy(), parts(network, batch, "inprocess", "backend").policy())
     noise = x.algorithm.noise(x.spec, np.random.default_rng(0), batch, (0, 0, 1))
     obs, first = x.spec.zeros(batch), np.zeros(batch, np.bool_)

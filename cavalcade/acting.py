@@ -40,7 +40,7 @@ class Seat:
         experience = self.experience
         self.adder = adders.make(experience.item, self.sink, self.count, self.writer, self.patience)
         self.carry = self.model.carry(self.count)
-        self.under_way: tuple | None = None  # observations, first, actions, extras and the carry after them
+        self.under_way: tuple | None = None  # observations, actions, extras and the carry after them
 
     def may_act(self) -> bool:
         """Whether there is room for what a step may lead to; what was held back is delivered before."""
@@ -59,16 +59,16 @@ class Seat:
         self.since_pull = 1 if wants else self.since_pull + 1
         return wants
 
-    def acted(self, obs: Tree, first: np.ndarray, action: Any, extras: Tree, carry: Tree, version: int) -> None:
+    def acted(self, obs: Tree, action: Any, extras: Tree, carry: Tree, version: int) -> None:
         """What was done, by the policy of this version; what came of it is to be recorded."""
-        self.under_way = (obs, first, action, extras, carry)
+        self.under_way = (obs, action, extras, carry)
         if self.starting:
             self.version = version
 
     def record(self, step: Any) -> None:
         assert self.under_way is not None
-        obs, first, action, extras, carry = self.under_way
-        self._gather(self.adder.add(obs, first, action, extras, self.carry, step))
+        obs, action, extras, carry = self.under_way
+        self._gather(self.adder.add(obs, action, extras, self.carry, step))
         self.carry, self.under_way = carry, None
         if self.due:
             self._send()
@@ -180,7 +180,7 @@ class EnvLoop:
         clock = Clock(self.steps * self.actors, self.actor, self.actors)
         noise = policy.algorithm.noise(self.spec, self.rng, self.count, clock)
         action, extras, carry = policy.act(self.obs, seat.carry, self.first, noise)
-        seat.acted(self.obs, self.first, action, extras, carry, policy.version)
+        seat.acted(self.obs, action, extras, carry, policy.version)
         self.watch.lap("acting")
         step = self.environments.step(action)
         self.watch.lap("environment")

@@ -27,9 +27,7 @@ class Adder(Protocol):
     left_out: int  # transitions that found no room
     unwritten: int  # steps of which the rows are still to be taken
 
-    def add(
-        self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
-    ) -> Items | None:
+    def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
         """Take one step of all environments (a `cavalcade.envs.Step`); give finished items, if any."""
 
     def state(self) -> dict: ...
@@ -98,9 +96,7 @@ class NStepAdder:
         self.discount = np.ones((item.n, count), np.float32)
         self.pending = np.zeros((item.n, count), np.bool_)
 
-    def add(
-        self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
-    ) -> Items | None:
+    def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
         start, end = self.stream.advance(obs, {}, step)
         slot = self.clock % self.item.n
         self.clock += 1
@@ -154,13 +150,11 @@ class JudgingAdder(NStepAdder):
         self.cut = np.zeros(count, np.bool_)  # its episode was cut short by the last step
         self.waiting: dict[str, np.ndarray] = {}  # rows, own leaves, environment and q(s, a) of finished items
 
-    def add(
-        self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
-    ) -> Items | None:
+    def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
         ready = self._judge(extras["q_best"]) if self.waiting else None
         self.taken[self.clock % self.item.n] = extras["q_taken"]
         self.waiting = {}
-        super().add(obs, first, action, extras, carry, step)
+        super().add(obs, action, extras, carry, step)
         self.best, self.cut = extras["q_best"], step.truncated
         return ready
 
@@ -201,9 +195,7 @@ class EpisodeAdder:
         self.cursor = np.zeros(count, np.int64)
         self.carry: Tree = {}
 
-    def add(
-        self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
-    ) -> Items | None:
+    def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
         if self.with_carry:
             self._remember(carry)
         start, end = self.stream.advance(obs, acted(self.item, action, extras, step.reward, step.terminated), step)

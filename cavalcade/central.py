@@ -10,6 +10,7 @@ Several services share the workers of a program between them (GA3C's predictors)
 
 import time
 from collections.abc import Callable
+from operator import attrgetter
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,14 +18,14 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.acting import Seat
-from cavalcade.env_worker import blank_request
 from cavalcade.exchange import Client, Desk, Exchange, ServedDesk
 from cavalcade.experience import Experience
-from cavalcade.guests import Guest, Heard, Portion
+from cavalcade.guests import Guest, Portion
 from cavalcade.policy import Policy
+from cavalcade.requests import Heard, Layout
 from cavalcade.stopwatch import Stopwatch
-from cavalcade.tree import Tree
 
+BY_PATIENCE = attrgetter("since", "turn")  # who waits longest comes first
 COMPILED_FOR_A_SHAPE = ("jax",)  # backends that take seconds for every new batch size
 
 
@@ -48,9 +49,10 @@ class CentralActor:
         self.policy, self.experience, self.sinks, self.source = policy(), experience, sinks, source
         self.envs, self.most, self.patience, self.moving = envs, most, patience, moving
         algorithm, spec = self.policy.algorithm, self.policy.model.spec
-        request = blank_request(algorithm, spec, envs)
-        self.exchange = Exchange(request, {"action": spec.action.zeros(envs)})
+        self.layout = Layout(algorithm, spec)
+        self.exchange = Exchange(self.layout.blank(envs), {"action": spec.action.zeros(envs)})
         self.guests: list[Guest] = []
+        self.parts: list[slice] = []  # of a batch: of the first who asks, of the second and so on
         self.kept: dict[str, dict] = {}  # of workers that are to come
         self.beside_table = hasattr(sinks[0], "promised")
         # where items are counted for which room was promised; those of a table in another process are counted here
@@ -82,6 +84,7 @@ class CentralActor:
         guest = Guest(desk, Seat(self.experience, self.policy.model, portion, self.envs, number), portion)
         guest.away = self.moving
         self.guests.append(guest)
+        self.parts.append(slice(len(self.parts) * self.envs, len(self.guests) * self.envs))
         if desk.name in self.kept:
             guest.restore(self.kept.pop(desk.name))
             guest.seat.begin_again()
@@ -98,22 +101,24 @@ class CentralActor:
         """Requests are answered a turn after they were heard: in between a learner beside us may learn from what they
         brought, and who begins an unroll gets parameters that know of it."""
         self.watch.start()
-        held = [guest for guest in self.guests if guest.seat.due]
-        chosen = self._chosen()
-        moved = bool(chosen) or any(not guest.seat.due for guest in held)
+        chosen, moved = self._chosen()
         if chosen:
             self._act(chosen)
         asking = [guest for guest in self.guests if guest.asks]
         if asking:
-            Heard(asking, self.envs)
             now = time.monotonic()
-            for guest in asking:
-                guest.hear(now)
+            for guest, about in zip(asking, self._listen(asking)):
+                guest.hear(about, now)
         if self.moving:
             self._settle()
-        if asking or moved:
+        if moved or asking:
             self.watch.lap("storing")
         return moved or bool(asking)
+
+    def _listen(self, asking: list[Guest]) -> list[list[int]]:
+        """Take their requests together; gives what each is about."""
+        heard = Heard(asking, np.concatenate([guest.desk.request["rows"] for guest in asking]))
+        return [guest.listen(self.layout, heard, mine) for guest, mine in zip(asking, self.parts)]
 
     def _settle(self) -> None:
         """Of those who left, or died: what is whole is delivered, and room promised to nobody given back. As long as
@@ -127,17 +132,19 @@ class CentralActor:
             for sink, book in zip(self.sinks, self.books):
                 sink.keep(book.promised)
 
-    def _chosen(self) -> list[Guest]:
-        """Whom to answer together, who waits longest first; nobody as long as more of them may still ask in time."""
+    def _chosen(self) -> tuple[list[Guest], bool]:
+        """Whom to answer together, who waits longest first; nobody as long as more of them may still ask in time. And
+        whether anything was done: what was held back may be delivered, even if nobody is chosen."""
         waiting = [guest for guest in self.guests if guest.waiting]
         if not waiting:
-            return []
-        able = [guest for guest in sorted(waiting, key=lambda guest: (guest.since, guest.turn)) if guest.seat.may_act()]
-        here = sum(not guest.away for guest in self.guests)
-        some_missing = len(able) < self.most and len(waiting) < here
-        if not able or (some_missing and time.monotonic() - able[0].since < self.patience):
-            return []
-        return able[: self.most]
+            return [], False
+        waiting.sort(key=BY_PATIENCE)
+        held = [guest for guest in waiting if guest.seat.due]
+        able = [guest for guest in waiting if guest.seat.may_act()]
+        delivered = any(not guest.seat.due for guest in held)
+        if len(able) < self.most and len(waiting) < sum(not guest.away for guest in self.guests):  # some may still ask
+            able = [] if not able or time.monotonic() - able[0].since < self.patience else able
+        return able[: self.most], delivered or bool(able)
 
     def _act(self, guests: list[Guest]) -> None:
         policy = self.policy
@@ -147,34 +154,33 @@ class CentralActor:
             if newer := self.source.latest(policy.version):
                 policy.load(newer[1], newer[2], newer[0])
             self.watch.lap("pulling")
-        guests, obs, first, noise = self._together(guests)
+        guests, parts, rows = self._together(guests)
+        told = self.layout.fields(rows, "observation", "noise", "first")
+        obs = told["observation"]
         carry = tree.joined([guest.seat.carry for guest in guests]) if guests[0].seat.carry else {}
-        given = {"obs": obs, "carry": carry, "first": first, "noise": noise}
+        given = {"obs": obs, "carry": carry, "first": told["first"], "noise": told["noise"]}
         if self.padded:
             size = self.envs * _power_of_two(len(guests))
             given = tree.map(lambda leaf: _padded(leaf, size), given)
         action, extras, carry = policy.act(**given)
-        parts = [slice(start, start + self.envs) for start in range(0, len(first), self.envs)]
         for guest, mine in zip(guests, parts):  # whoever waits is answered first
             guest.desk.answer({"action": action[mine]})
         for guest, mine in zip(guests, parts):
             after = tree.take(carry, mine) if carry else carry
             own = tree.take(extras, mine) if extras else extras
-            guest.seat.acted(tree.take(obs, mine), first[mine], action[mine], own, after, policy.version)
+            guest.seat.acted(tree.take(obs, mine), action[mine], own, after, policy.version)
             self.turns += 1
             guest.turn = self.turns
         self.batches += 1
-        self.answered += len(first)
+        self.answered += len(rows)
         self.watch.lap("acting")
 
-    def _together(self, guests: list[Guest]) -> tuple[list[Guest], Tree, np.ndarray, Tree]:
-        """Their requests as one batch, in any order."""
-        heard: Any = guests[0].asked
-        if len(guests) == len(heard.guests) and all(guest.asked is heard for guest in guests):
-            return heard.guests, heard.obs, heard.first, heard.noise
-        asked: list[Any] = [(guest.asked, guest.mine) for guest in guests]
-        names = ("obs", "first", "noise")
-        return guests, *(tree.joined([tree.take(getattr(one, name), mine) for one, mine in asked]) for name in names)
+    def _together(self, guests: list[Guest]) -> tuple[list[Guest], list[slice], np.ndarray]:
+        """Their requests as one batch, in any order, and which part of it is whose."""
+        heard = guests[0].told.heard
+        if len(guests) == len(heard.guests) and all(guest.told.heard is heard for guest in guests):
+            return heard.guests, [guest.told.mine for guest in heard.guests], heard.rows
+        return guests, self.parts[: len(guests)], np.concatenate([guest.told.rows for guest in guests])
 
     # --- looking and keeping ------------------------------------------------------------------------------------------
 
@@ -208,10 +214,10 @@ class CentralActor:
                 guest.restore(mine)
                 guest.portion.promise(mine["promised"])
                 guest.desk.restore(mine["desk"])
+                self._listen([guest])
                 guest.heard = guest.desk.number if mine["heard"] else 0
                 guest.away = mine["away"]
                 guest.since = time.monotonic()
-                Heard([guest], self.envs)
 
     def close(self) -> None:
         self.exchange.close()

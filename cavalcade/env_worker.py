@@ -1,7 +1,7 @@
 """Workers that step environments and leave it to a central actor (`central.py`) what to do in them.
 
-A request holds what is to be acted on, the noise for it, and what came of the last step. Nothing here computes a
-policy: a worker's process imports no deep-learning library.
+A request (`requests.py`) holds what is to be acted on, the noise for it, and what came of the last step. Nothing here
+computes a policy: a worker's process imports no deep-learning library.
 """
 
 from collections.abc import Callable
@@ -12,26 +12,12 @@ import numpy as np
 from cavalcade import tree
 from cavalcade.acting import actor_rng
 from cavalcade.algorithm import Algorithm, Clock
-from cavalcade.envs.vector import Environments
+from cavalcade.envs.vector import Environments, Step
 from cavalcade.exchange import Client
+from cavalcade.requests import FLAGS, Layout
 from cavalcade.specs import EnvSpec
 from cavalcade.stopwatch import Stopwatch
 from cavalcade.tree import Tree
-
-FLAGS = ("terminated", "truncated", "valid", "first")  # rows of one array in a request: many small ones cost more
-# and numbers in another: of the life, whether it stepped, whether an episode ended, whether it takes its leave
-RUN, STEPPED, ENDED, LEAVES = range(4)
-
-
-def blank_request(algorithm: Algorithm, spec: EnvSpec, count: int) -> Tree:
-    return {
-        "flags": np.zeros((len(FLAGS), count), np.bool_),
-        "reward": np.zeros(count, np.float32),
-        "obs": spec.zeros(count),
-        "next_observation": spec.zeros(count),
-        "noise": algorithm.noise(spec, np.random.default_rng(0), count, Clock(0)),
-        "about": np.zeros(4, np.int64),
-    }
 
 
 class EnvWorker:
@@ -56,6 +42,9 @@ class EnvWorker:
         self.count = self.environments.count
         self.desks: list[Client] = [c.desk(f"actor/{actor}") for c in (central if valves is not None else [central])]
         self.valves, self.at = valves, 0  # and at which desk
+        layout = Layout(algorithm, spec)
+        self.rows = layout.blank(self.count)["rows"]
+        self.told = layout.fields(self.rows)
         self.rng = actor_rng(seed, actor, incarnation)
         self.run = incarnation  # another number: other episodes
         self.asked = self.begins = False  # a request is out; the next begins anew, whatever the reply was
@@ -79,13 +68,13 @@ class EnvWorker:
         self.steps += self.count
         if step.episodes:
             self.episodes.extend((episode.total, episode.length) for episode in step.episodes)
+        request = {}
         ended = step.next_observation is not step.observation
-        request = {"obs": step.observation, "reward": step.reward}
-        request["flags"] = [getattr(step, name) for name in FLAGS]
         if ended:  # else both are the same, and large ones need not be sent twice
             request["next_observation"] = step.next_observation
+        self._tell(step.observation, {"reward": step.reward, **{name: getattr(step, name) for name in FLAGS}})
         if self.valves is not None and self.valves.predictor_for(self.actor) != self.at:
-            self._leave(request, step.first, ended)
+            self._leave({**request, "about": (self.run, True, ended, True)}, step)
         else:
             self._ask({**request, "about": (self.run, True, ended, False)})
         return True
@@ -102,23 +91,30 @@ class EnvWorker:
             self.at = at
         obs, first = self.paused or (self.environments.reset(), np.ones(self.count, np.bool_))
         self.paused = None
-        flags = np.zeros((len(FLAGS), self.count), np.bool_)
-        flags[FLAGS.index("first")] = first
-        self._ask({"obs": obs, "flags": flags, "about": (self.run, False, False, False)})
+        self._tell(obs, {"first": first, **dict.fromkeys(("reward", *FLAGS[:-1]), 0)})
+        self._ask({"about": (self.run, False, False, False)})
         return True
 
-    def _leave(self, request: dict[str, Any], first: np.ndarray, ended: bool) -> None:
+    def _tell(self, obs: Tree, more: dict[str, Any]) -> None:
+        tree.assign(self.told["observation"], ..., obs)
+        for name, values in more.items():
+            self.told[name][:] = values
+
+    def _leave(self, request: dict[str, Any], step: Step) -> None:
         """Bring what came of the last step and ask for nothing; the reply says that it was heard."""
-        self.desk.send({**request, "about": (self.run, True, ended, True)})
-        self.asked = self.begins = True
-        self.paused = (request["obs"], first)
+        self._send(request)
+        self.begins, self.paused = True, (step.observation, step.first)
 
     def _ask(self, request: dict[str, Any]) -> None:
         clock = Clock(self.steps * self.actors, self.actor, self.actors)
-        request["noise"] = self.algorithm.noise(self.spec, self.rng, self.count, clock)
-        self.desk.send(request)
-        self.asked = True
+        noise = self.algorithm.noise(self.spec, self.rng, self.count, clock)
+        tree.assign(self.told["noise"], ..., noise)
+        self._send(request)
         self.watch.lap("acting")
+
+    def _send(self, request: dict[str, Any]) -> None:
+        self.desk.send({"rows": self.rows, **request})
+        self.asked = True
 
     def account(self) -> str:
         return f"waits for its actions; {self.steps} environment steps done"

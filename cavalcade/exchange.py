@@ -89,6 +89,7 @@ class Desk:
         blank = (map(np.zeros_like, request), map(np.zeros_like, reply))
         self.address = DeskAddress(*blank, memory.names, bell_names)
         self.ring: Callable[[], None] = nobody
+        self.answered = 0  # the number of the last request that waits no more: it was answered, or its client has died
         self.since: Any = None  # when the request was first seen
         self.reclaimed = False  # its client has died, and the server has not looked since
         self.given: Tree = {}  # the last reply: what of its arrays was filled
@@ -103,17 +104,13 @@ class Desk:
         return self.places.asked.rung()
 
     @property
-    def answered(self) -> int:
-        """The number of the last request that waits no more: it was answered, or its client has died."""
-        return self.places.answered.rung()
-
-    @property
     def waiting(self) -> bool:
         return self.number > self.answered
 
     def answer(self, reply: Tree) -> None:
         self.given = _fill(self.places.reply, reply)
         self.since = None
+        self.answered += 1
         self.places.answered()
         self.ring()
 
@@ -123,7 +120,7 @@ class Desk:
     def reclaim(self) -> None:
         """The client has died; what it asked is not answered any more, and a new one may begin."""
         self.since, self.reclaimed = None, True
-        _core.store(self.places.words, ANSWERED, self.places.asked.rung())
+        self._answered_up_to(self.number)
 
     def state(self) -> dict:
         """With a request that still waits for its answer, and the last answer, which may not have been taken."""
@@ -139,7 +136,11 @@ class Desk:
         _fill(self.places.request, state["request"])
         _fill(self.places.reply, state["reply"])
         _core.store(self.places.words, ASKED, int(state["asked"]))
-        _core.store(self.places.words, ANSWERED, int(state["asked"] and not state["waits"]))
+        self._answered_up_to(int(state["asked"] and not state["waits"]))
+
+    def _answered_up_to(self, number: int) -> None:
+        self.answered = number
+        _core.store(self.places.words, ANSWERED, number)
 
     def close(self) -> None:
         """A client that waits gets `Stopped`."""

@@ -1,4 +1,4 @@
-"""Workers as a central actor sees them: where each asks, its seat, and requests that were heard together."""
+"""Workers as a central actor sees them: where each asks, and its seat."""
 
 from collections.abc import Callable
 from typing import Any
@@ -7,12 +7,10 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.acting import Seat
-from cavalcade.env_worker import ENDED, FLAGS, LEAVES, RUN, STEPPED
-from cavalcade.envs.vector import Step
 from cavalcade.exchange import Desk
+from cavalcade.requests import ENDED, LEAVES, RUN, STEPPED, Heard, Layout, Told
 
-FIRST = FLAGS.index("first")
-DONE = ("obs", "first", "action", "extras", "carry")  # what a seat is told of a step
+DONE = ("obs", "action", "extras", "carry")  # what a seat is told of a step
 
 
 class Portion:
@@ -50,33 +48,6 @@ class Portion:
         return True
 
 
-class Heard:
-    """Requests that came together, as one batch. It is a copy: a worker's next request overwrites the last."""
-
-    def __init__(self, guests: list["Guest"], envs: int):
-        self.guests, requests = guests, [guest.desk.request for guest in guests]
-        self.obs, self.noise, self.reward = (
-            tree.joined([request[name] for request in requests]) for name in ("obs", "noise", "reward")
-        )
-        self.flags = np.concatenate([request["flags"] for request in requests], axis=1)
-        self.first = self.flags[FIRST]
-        self.next_observation = self.obs
-        for number, guest in enumerate(guests):
-            guest.asked, guest.mine = self, slice(number * envs, (number + 1) * envs)
-            guest.about = requests[number]["about"].tolist()
-        if any(guest.about[ENDED] for guest in guests):
-            names = ("next_observation" if guest.about[ENDED] else "obs" for guest in guests)
-            self.next_observation = tree.joined([request[name] for request, name in zip(requests, names)])
-
-    def step(self, mine: slice) -> Step:
-        """What came of a guest's last step."""
-        obs = after = tree.take(self.obs, mine)
-        if self.next_observation is not self.obs:
-            after = tree.take(self.next_observation, mine)
-        terminated, truncated, valid, first = self.flags[:, mine]
-        return Step(after, self.reward[mine], terminated, truncated, valid, obs, first, [])
-
-
 class Guest:
     """A worker, seen from the service: where it asks, and its seat."""
 
@@ -84,9 +55,7 @@ class Guest:
         self.desk, self.seat, self.portion = desk, seat, portion
         self.run = -1  # which of the worker's lives
         self.heard, self.since = 0, 0.0  # the number of the last request that was looked at, and when
-        self.asked: Heard | None = None  # that request, with others
-        self.mine = slice(0)  # its part of them
-        self.about = [0, 0, 0, 0]  # RUN, STEPPED, ENDED and LEAVES
+        self.told: Any = None  # that request
         self.turn = 0  # among the answers of the service, that of the last one
         self.away = False  # at another service, or asleep
 
@@ -99,20 +68,26 @@ class Guest:
     def asks(self) -> bool:
         """For the first time."""
         number = self.desk.number
-        return number != self.heard and number > self.desk.answered
+        return number > self.desk.answered and number != self.heard
 
-    def hear(self, now: float) -> None:
+    def listen(self, layout: Layout, heard: Heard, mine: slice) -> list[int]:
+        """Take the request, which is this part of what was heard; gives what it is about."""
+        request = self.desk.request
+        about = request["about"].tolist()
+        self.heard = self.desk.number
+        self.told = Told(layout, heard, mine, tree.map(np.copy, request["next_observation"]) if about[ENDED] else None)
+        return about
+
+    def hear(self, about: list[int], now: float) -> None:
         """What came of the last step is recorded once."""
-        seat = self.seat
-        self.heard, self.since = self.desk.number, now
-        assert self.asked is not None
-        if self.about[STEPPED] and seat.under_way and self.run == self.about[RUN]:
-            seat.record(self.asked.step(self.mine))
+        seat, self.since = self.seat, now
+        if about[STEPPED] and seat.under_way and self.run == about[RUN]:
+            seat.record(self.told)
         else:
-            self.run = self.about[RUN]
+            self.run = about[RUN]
             seat.begin_again()
         self.away = False
-        if self.about[LEAVES]:
+        if about[LEAVES]:
             self.leave()
             self.desk.answer({})
 

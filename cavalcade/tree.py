@@ -17,6 +17,8 @@ def map(function: Callable, tree: Tree, *rest: Tree) -> Tree:
     """Apply `function` to the leaves of one tree, or of several trees of one shape."""
     if not isinstance(tree, dict):
         return function(tree, *rest)
+    if not rest:
+        return {key: map(function, child) for key, child in tree.items()}
     return {key: map(function, child, *(other[key] for other in rest)) for key, child in tree.items()}
 
 

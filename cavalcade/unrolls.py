@@ -83,9 +83,7 @@ class UnrollAdder:
     def unwritten(self) -> int:
         return len(self.gathered)
 
-    def add(
-        self, obs: Tree, first: np.ndarray, action: np.ndarray, extras: Tree, carry: Tree, step: Any
-    ) -> Items | None:
+    def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
         if self.steps == 0:
             before = tree.map(np.copy, carry) if self.with_carry else {}
             self.windows.append(Window(self.item.length, self.count, before))
@@ -123,7 +121,7 @@ class UnrollAdder:
             for number, w in enumerate(self.windows)
         }
         gathered = {
-            str(number): {"action": action, "extras": extras, "step": {**step._asdict(), "episodes": []}}
+            str(number): {"action": action, "extras": extras, "step": _kept(step)}
             for number, (action, extras, step) in enumerate(self.gathered)
         }
         kept = {"windows": windows, "gathered": gathered, "steps": self.steps, "left_out": self.left_out}
@@ -144,8 +142,8 @@ class UnrollAdder:
 def _joined(gathered: list[tuple[np.ndarray, Tree, Any]]) -> tuple[np.ndarray, Tree, Any]:
     """[N, ...] of each step as one [T * N, ...]."""
     actions, extras, steps = zip(*gathered)
-    after, reward, terminated, truncated, valid, observation, first, _ = zip(*steps)
-    small = [np.concatenate(parts) for parts in (reward, terminated, truncated, valid)]
-    obs, begins = tree.joined(after), np.concatenate(first)
-    here = tree.joined(observation) if np.count_nonzero(begins) else obs  # where no episode begins they are the same
-    return tree.joined(actions), tree.joined(extras), Step._make([obs, *small, here, begins, []])
+    return tree.joined(actions), tree.joined(extras), steps[0].joined(steps)
+
+
+def _kept(step: Any) -> dict:
+    return {**{name: getattr(step, name) for name in Step._fields}, "episodes": []}

@@ -25,15 +25,15 @@ def collect(item, mode, count=6, steps=400, longest=7, endings=(0, 1, 2), seed=0
     environments = VectorAdapter(Streams(count, mode, longest, endings, seed), "streams", seed)
     table = table_for(item, environments.spec, count)
     adder = adders.make(item, table, count)
-    obs, first = environments.reset(), np.ones(count, bool)
+    obs = environments.reset()
     found = []
     for _ in range(steps):
         action = np.zeros(count, np.int64)
         step = environments.step(action)
-        items = adder.add(obs, first, action, {}, {}, step)
+        items = adder.add(obs, action, {}, {}, step)
         if items is not None:
             found.append(materialise(table, items))
-        obs, first = step.observation, step.first
+        obs = step.observation
     return tree.map(lambda *parts: np.concatenate(parts), *found), adder
 
 
@@ -169,14 +169,14 @@ def test_steps_written_together_give_what_each_written_alone_gives(mode, item, m
         environments = VectorAdapter(Streams(6, mode), "streams", 0)
         table = table_for(item, environments.spec, 6)
         adder, kept = adders.make(item, table, 6), []
-        obs, first = environments.reset(), np.ones(6, bool)
+        obs = environments.reset()
         for number in range(120):
             action = np.full(6, number % 2)
             step = environments.step(action)
-            items = adder.add(obs, first, action, {}, {}, step)
+            items = adder.add(obs, action, {}, {}, step)
             if items is not None:
                 kept.append((materialise(table, items), table.rows.seen.read(items.rows, names=("#origin",))))
-            obs, first = step.observation, step.first
+            obs = step.observation
         assert adder.unwritten < at_once
         found.append((kept, adder.left_out))
     (alone, left_out), *others = found
@@ -214,38 +214,38 @@ def test_a_restored_adder_goes_on_exactly(item):
     environments = VectorAdapter(Streams(4, MODES[1]), "streams", 0)
     tables = [table_for(item, environments.spec, 4) for _ in range(2)]
     one, two = (adders.make(item, table, 4) for table in tables)
-    obs, first = environments.reset(), np.ones(4, bool)
+    obs = environments.reset()
     for t in range(60):
         if t == 29:
             two.restore(one.state())
             tables[1].restore(tables[0].state())
         action = np.full(4, t % 2)
         step = environments.step(action)
-        left = one.add(obs, first, action, {}, {}, step)
+        left = one.add(obs, action, {}, {}, step)
         if t >= 29:
-            right = two.add(obs, first, action, {}, {}, step)
+            right = two.add(obs, action, {}, {}, step)
             assert (left is None) == (right is None)
             if left is not None:
                 found = [materialise(table, items) for table, items in zip(tables, (left, right))]
                 tree.map(np.testing.assert_array_equal, *found)
-        obs, first = step.observation, step.first
+        obs = step.observation
 
 
 def test_the_first_flag_marks_episode_starts_and_carry_is_the_one_before_the_unroll():
     environments = VectorAdapter(Streams(3, MODES[1], 5), "streams", 0)
     table = table_for(Unroll(6, GAMMA), environments.spec, 3, {"hidden": np.zeros(2, np.float32)})
     adder = adders.make(Unroll(6, GAMMA), table, 3)
-    obs, first = environments.reset(), np.ones(3, bool)
+    obs = environments.reset()
     for t in range(12):
         carry = {"hidden": np.full((3, 2), t, np.float32)}
         step = environments.step(np.zeros(3, np.int64))
-        items = adder.add(obs, first, np.zeros(3, np.int64), {}, carry, step)
+        items = adder.add(obs, np.zeros(3, np.int64), {}, carry, step)
         if items is not None:
             items = materialise(table, items)
             assert (items["carry"]["hidden"] == t - 5).all()
             rows = items["valid"] > 0
             np.testing.assert_array_equal(items["first"][rows], items["obs"][rows][:, 1] == 0)
-        obs, first = step.observation, step.first
+        obs = step.observation
 
 
 @pytest.mark.parametrize("mode", MODES)
@@ -256,15 +256,15 @@ def test_overlapping_unrolls_share_their_rows(mode):
     item = Unroll(length, GAMMA, period)
     table = table_for(item, environments.spec, count, size=200)
     adder = adders.make(item, table, count)
-    obs, first, found, seen = environments.reset(), np.ones(count, bool), [], 0
+    obs, found, seen = environments.reset(), [], 0
     for _ in range(80):
         step = environments.step(np.zeros(count, np.int64))
-        items = adder.add(obs, first, np.zeros(count, np.int64), {}, {}, step)
+        items = adder.add(obs, np.zeros(count, np.int64), {}, {}, step)
         seen += int(np.count_nonzero(step.valid)) + int(np.count_nonzero(step.first))
         if items is not None:
             assert table.insert(items)
             found.append(materialise(table, items))
-        obs, first = step.observation, step.first
+        obs = step.observation
     unrolls = tree.map(lambda *parts: np.concatenate(parts), *found)
     kept = [tuple(row[:2]) for row in unrolls["obs"][unrolls["valid"] > 0]]
     assert max(kept.count(row) for row in set(kept)) == length // period
@@ -301,19 +301,19 @@ def test_frames_of_stacks_are_stored_once_and_rebuilt(tmp_path):
         assert environments.spec.frames == 4
         table = table_for(item, environments.spec, 3, size=100)
         adder = adders.make(item, table, 3)
-        obs, first, seen = environments.reset(), np.ones(3, bool), set()
+        obs, seen = environments.reset(), set()
         for _ in range(60):
             action = np.random.default_rng(0).integers(0, 2, 3)
             step = environments.step(action)
             seen |= {stack.tobytes() for stack in (*obs, *step.next_observation)}
-            items = adder.add(obs, first, action, {}, {}, step)
+            items = adder.add(obs, action, {}, {}, step)
             if items is not None:
                 found = materialise(table, items)
                 stacks = found["obs"][found["valid"] > 0] if "valid" in found else found["obs"]
                 for stack in (*stacks, *found.get("next_obs", ())):
                     assert stack.tobytes() in seen
                 assert table.insert(items) or (table.sample(len(table)) and table.insert(items))
-            obs, first = step.observation, step.first
+            obs = step.observation
         assert table.rows.seen.shapes["obs"][0] == (4,), "a row holds one frame"
         table.check()
         environments.close()
@@ -328,5 +328,5 @@ def test_observations_that_are_no_stacks_are_not_taken_for_some():
     with pytest.raises(UserError, match="stacks of 4 frames"):
         for _ in range(5):
             step = environments.step(np.zeros(2, np.int64))
-            adder.add(obs, np.ones(2, bool), np.zeros(2, np.int64), {}, {}, step)
+            adder.add(obs, np.zeros(2, np.int64), {}, {}, step)
             obs = step.observation

@@ -65,15 +65,15 @@ def judged(n, mode, endings=(0, 1, 2)):
         signature, 1, rows=Rows(signature.rows, adders.rows_needed(item, signature.rows, 1, True, count))
     )
     adder = adders.make(item, table, count)
-    obs, first, found = environments.reset(), np.ones(count, bool), []
+    obs, found = environments.reset(), []
     for _ in range(120):
         action = np.zeros(count, np.int64)
         step = environments.step(action)
         values = {"q_best": value_of(obs).astype(np.float32), "q_taken": (0.5 * value_of(obs)).astype(np.float32)}
-        items = adder.add(obs, first, action, values, {}, step)
+        items = adder.add(obs, action, values, {}, step)
         if items is not None:
             found.append({**materialise(table, items), "priority": items.priority})
-        obs, first = step.observation, step.first
+        obs = step.observation
     return tree.map(lambda *parts: np.concatenate(parts), *found)
 
 
@@ -132,7 +132,7 @@ def test_rewards_are_clipped_before_they_are_summed():
         obs, sums = environments.reset(), []
         for _ in range(30):
             step = environments.step(np.zeros(2, np.int64))
-            items = adder.add(obs, np.zeros(2, bool), np.zeros(2, np.int64), {}, {}, step)
+            items = adder.add(obs, np.zeros(2, np.int64), {}, {}, step)
             sums += [] if items is None else items.own["reward"].tolist()
             obs = step.observation
         np.testing.assert_allclose(max(sums), total, rtol=1e-6)

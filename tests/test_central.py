@@ -297,11 +297,12 @@ def test_a_worker_needs_neither_torch_nor_jax():
     """In a process of its own, with environments made from parts, asking a desk as a worker does."""
     script = """
 import sys
-from cavalcade.env_worker import EnvWorker, blank_request
+from cavalcade.env_worker import EnvWorker
 from cavalcade.exchange import Exchange
+from cavalcade.requests import Layout
 from tests.test_central import parts_of
 x = parts_of("ppo")
-exchange = Exchange(blank_request(x.algorithm, x.spec, x.envs), {"action": x.spec.action.zeros(x.envs)})
+exchange = Exchange(Layout(x.algorithm, x.spec).blank(x.envs), {"action": x.spec.action.zeros(x.envs)})
 worker = EnvWorker(x.environments, x.algorithm, x.spec, exchange, 0)
 assert worker.step() and not worker.step()
 exchange.desks[0].answer({"action": [0, 1]})

@@ -69,6 +69,13 @@ def test_a_queue_waits_for_a_whole_batch():
     assert numbers_of(table.sample(4)) == [0, 1, 2, 3]
 
 
+def test_who_would_wait_for_ever_is_told():
+    table = Table.queue(BLANK, 4)
+    with pytest.raises(UserError, match="never has 5 items to draw at once: draw 4 or fewer"):
+        table.sample(5, timeout=None)
+    assert table.sample(5) is None, "who does not wait is told nothing but no"
+
+
 def test_a_stack_gives_the_newest_first_and_each_once():
     table = Table.stack(BLANK, 4)
     table.insert(items(0, 1, 2))

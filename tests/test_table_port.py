@@ -223,17 +223,17 @@ def test_an_actor_writes_through_a_port_what_it_would_write_into_the_table(item)
         ports = [Port(table, 0, grants=512)] if remote else []
         sink = Writer(ports[0].address) if remote else table
         adder = adders.make(item, sink, count)
-        obs, first = environments.reset(), np.ones(count, bool)
+        obs = environments.reset()
         for _ in range(100):
             step = environments.step(np.zeros(count, np.int64))
-            items = adder.add(obs, first, np.zeros(count, np.int64), {}, {}, step)
+            items = adder.add(obs, np.zeros(count, np.int64), {}, {}, step)
             for port in ports:
                 sink.can_insert(len(items.rows) if items else 0)
                 port.step()
             assert items is None or sink.insert(items, 7, timeout=None)
             for port in ports:
                 port.step()
-            obs, first = step.observation, step.first
+            obs = step.observation
         table.check()
         drawn.append(table.sample(len(table)).items)
         close(table, *ports)

@@ -122,7 +122,7 @@ def test_a_writer_elsewhere_fills_a_table_like_one_beside_it(item, mode, stacked
         obs = environments.reset()
         tables.append(table)
         sinks.append(sink)
-        streams.append([environments, adder, obs, np.ones(COUNT, bool), []])
+        streams.append([environments, adder, obs, []])
     here, there = tables
     chance = np.random.default_rng(1)
     for number in range(250):
@@ -130,15 +130,15 @@ def test_a_writer_elsewhere_fills_a_table_like_one_beside_it(item, mode, stacked
         extras = q if getattr(item, "judged", False) else {} if judged(item) else {"q_taken": q["q_taken"]}
         late = chance.random() < 0.3  # finished items may wait for two steps
         for sink, stream in zip(sinks, streams):
-            environments, adder, obs, first, waiting = stream
+            environments, adder, obs, waiting = stream
             action = np.full(COUNT, number % 2)
             step = environments.step(action)
-            items = adder.add(obs, first, action, extras, {}, step)
+            items = adder.add(obs, action, extras, {}, step)
             waiting.extend([(items, number // 7, number)] if items is not None else [])
             while waiting and (not late or waiting[0][2] <= number - 2):
                 items, version, _ = waiting.pop(0)
                 assert sink.insert(items, version, items.priority, timeout=None)
-            stream[2:4] = step.observation, step.first
+            stream[2] = step.observation
         if number % 25 == 24:
             flush(sinks[1])
             there.check()

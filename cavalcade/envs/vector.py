@@ -6,10 +6,12 @@ true successor of the observation that was acted on, `observation` is what to ac
 whether a transition happened at all. The classes that fill it in are `EnvironmentLoop` and `VectorAdapter`.
 """
 
+from collections.abc import Sequence
 from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from cavalcade import tree
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree
 
@@ -34,6 +36,18 @@ class Step(NamedTuple):
     observation: Tree  # [N, ...] what to act on next
     first: np.ndarray  # [N] bool; `observation` is the first of an episode
     episodes: list[Episode]
+
+    @staticmethod
+    def joined(steps: Sequence["Step"]) -> "Step":
+        """[N, ...] of each as one [T * N, ...], without the episodes."""
+        reward, terminated, truncated, valid, first = (
+            np.concatenate([getattr(step, name) for step in steps])
+            for name in ("reward", "terminated", "truncated", "valid", "first")
+        )
+        after = here = tree.joined([step.next_observation for step in steps])
+        if np.count_nonzero(first):  # where no episode begins both are the same
+            here = tree.joined([step.observation for step in steps])
+        return Step(after, reward, terminated, truncated, valid, here, first, [])
 
 
 class Environments(Protocol):

@@ -17,6 +17,10 @@
 #define LOAD_AFTER(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define STORE_BEFORE(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
 #define ADD(p, v) __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST)
+/* who copies and then looks whether it was overwritten, and who says that it will overwrite and then does: what was read
+   before stays before, what is written after stays after (free on x86, not so on ARM) */
+#define READS_ARE_DONE() __atomic_thread_fence(__ATOMIC_ACQUIRE)
+#define WRITES_MAY_BEGIN() __atomic_thread_fence(__ATOMIC_RELEASE)
 #else /* MSVC: volatile reads and writes are ordered on the processors it compiles for */
 #include <intrin.h>
 #define LOAD(p) (*(volatile int64_t *)(p))
@@ -24,6 +28,8 @@
 #define LOAD_AFTER(p) _InterlockedExchangeAdd64((volatile int64_t *)(p), 0)
 #define STORE_BEFORE(p, v) _InterlockedExchange64((volatile int64_t *)(p), v)
 #define ADD(p, v) _InterlockedExchangeAdd64((volatile int64_t *)(p), v)
+#define READS_ARE_DONE() _ReadWriteBarrier()
+#define WRITES_MAY_BEGIN() _ReadWriteBarrier()
 #endif
 
 #if defined(__linux__) && __BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__

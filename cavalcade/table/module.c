@@ -277,6 +277,7 @@ static PyObject *load(PyObject *self, PyObject *args) {
     Py_buffer view;
     Py_ssize_t at;
     if (!PyArg_ParseTuple(args, "y*n", &view, &at)) return NULL;
+    READS_ARE_DONE();
     int64_t *where = word(&view, at), value = where ? LOAD(where) : 0;
     PyBuffer_Release(&view);
     return where ? PyLong_FromLongLong(value) : NULL;
@@ -289,6 +290,7 @@ static PyObject *store(PyObject *self, PyObject *args) {
     if (!PyArg_ParseTuple(args, "w*nL", &view, &at, &value)) return NULL;
     int64_t *where = word(&view, at);
     if (where) STORE(where, (int64_t)value);
+    WRITES_MAY_BEGIN();
     PyBuffer_Release(&view);
     if (!where) return NULL;
     Py_RETURN_NONE;

@@ -157,6 +157,9 @@ class Table(Store):
     def sample(self, count: int, importance: float = 0.0, timeout: float | None = 0.0) -> Sample | None:
         """Draw `count` items; None if the limiter says wait."""
         with self.lock:
+            most = self.capacity * self.max_times_sampled
+            if timeout is None and 0 < most < count:
+                raise UserError(f"This table never has {count:,} items to draw at once: draw {most:,} or fewer.")
             if not self.can_sample(count) and not self._wait(lambda: self.can_sample(count), timeout):
                 return None
             places, times = np.empty(count, np.int32), np.empty(count, np.int32)
