@@ -140,18 +140,19 @@ class Child:
         self.group.close()
 
 
-def main(payload: bytes, connection: Connection) -> None:
-    """Where a process begins."""
+def main(connection: Connection) -> None:
+    """Where a process begins. What it is to do it is told when those it refers to are there."""
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):  # they may reach the whole group of processes; the driver decides
         signal.signal(number, signal.SIG_IGN)
     import cloudpickle
 
-    job: Job = cloudpickle.loads(payload)
     child: Child | None = None
     try:
-        child = Child(job, connection)
-        child.run()
+        what, *given = connection.recv()
+        if what == "job":  # else the program ends before it began
+            child = Child(cloudpickle.loads(given[0]), connection)
+            child.run()
     except (BrokenPipeError, EOFError, ConnectionResetError):
         pass  # the driver has gone, and so do we
     except Stopped:

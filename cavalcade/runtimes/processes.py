@@ -29,6 +29,7 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_
 @dataclass
 class Process(Member):
     connection: Connection | None = None
+    told: bool = False  # what it is to do
 
 
 class Processes(Supervisor):
@@ -44,7 +45,8 @@ class Processes(Supervisor):
             for member in self.members:
                 self.words.array[member.index, STEPS] = member.steps
                 self._start(member)
-                self._until_ready(member)
+            while not all(member.ready for member in self.members):
+                self._get_ready()
         except BaseException:
             self.close()
             raise
@@ -52,6 +54,19 @@ class Processes(Supervisor):
     # --- starting -----------------------------------------------------------------------------------------------------
 
     def _start(self, member: Process) -> None:
+        """A process imports what every one needs while it waits to be told what to do: all begin at the same time,
+        though one can be built only after those it refers to."""
+        ours, theirs = self.context.Pipe()
+        with _one_thread_each():
+            member.process = self.context.Process(
+                target=child.main, args=(theirs,), name=f"cavalcade {member.group}", daemon=True
+            )
+            member.process.start()
+        theirs.close()
+        member.connection, member.ready, member.told, member.started = ours, False, False, time.monotonic()
+        self.words.array[member.index, BEAT] = 0
+
+    def _tell(self, member: Process) -> None:
         restore = None
         if self.restored and not member.alone:
             restore = (str(self.restored[0] / member.group), self.restored[1])
@@ -70,27 +85,27 @@ class Processes(Supervisor):
         import cloudpickle
 
         payload = packed(job, member.group, cloudpickle.dumps)
-        ours, theirs = self.context.Pipe()
-        with _one_thread_each():
-            member.process = self.context.Process(
-                target=child.main, args=(payload, theirs), name=f"cavalcade {member.group}", daemon=True
-            )
-            member.process.start()
-        theirs.close()
-        member.connection, member.ready, member.started = ours, False, time.monotonic()
-        self.words.array[member.index, BEAT] = 0
+        member.told, member.started = True, time.monotonic()
+        with contextlib.suppress(OSError):  # it has gone already: that is noticed
+            member.connection.send(("job", payload))  # type: ignore[union-attr]
 
     def _address(self, edge: str, consumer: str) -> Any:
         found = self.addresses.get((edge, consumer))
         return found if found is not None else Counter(self.words.address, self.where[edge].index)
 
-    def _until_ready(self, member: Process) -> None:
-        while not member.ready:
-            self._hear(member, timeout=0.1)
+    def _get_ready(self) -> None:
+        """Tell those what to do whose neighbours are there, and see what has become of the others."""
+        for member in self.members:
+            if not member.told and all(self.where[edge].ready for edge, _ in self._edges(member)):
+                self._tell(member)
+        waiting = [member for member in self.members if not member.ready]
+        wait([member.connection for member in waiting if member.connection], PAUSE)
+        for member in waiting:
+            self._hear(member, 0.0)
             if not member.ready and not member.process.is_alive():
                 self._not_built(member, *self._last_words(member))
                 self._start(member)
-            elif self._hangs(member, self._seen(member)):
+            elif member.told and self._hangs(member, self._seen(member)):
                 self._kill(member)
                 self._not_built(member, self._silence(member), self._silence(member))
                 self._start(member)
@@ -113,6 +128,7 @@ class Processes(Supervisor):
             if member.process is None:
                 if time.monotonic() >= member.start_at:
                     self._start(member)
+                    self._tell(member)
             elif self._hangs(member, self._seen(member)):
                 self._kill(member)
                 self._failed(member, self._silence(member), self._silence(member))
