@@ -5,7 +5,6 @@ persistent views of the vector, and clipping and the optimiser see one tensor in
 """
 
 import ctypes
-import warnings
 from collections.abc import Callable
 from functools import partial
 from types import SimpleNamespace
@@ -21,6 +20,7 @@ from torch.optim.sgd import sgd
 
 from cavalcade import tree
 from cavalcade.backends import STANDARD
+from cavalcade.backends.torch_recording import Recorded
 from cavalcade.optimiser import STATISTICS, Optimiser
 
 
@@ -160,56 +160,6 @@ class TorchBackend:
 
     def to_numpy(self, arrays: tree.Tree) -> tree.Tree:
         return tree.map(lambda x: x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else np.asarray(x), arrays)
-
-
-class Recorded:
-    """An update or a gradient without the cost of calling it: recorded once, then replayed by torch's own interpreter.
-
-    Eager torch spends three quarters of a small update in Python and in building its graph. After a warm-up the whole
-    update (draw, loss, gradient, clipping, optimiser) is recorded as one list of operations (make_fx) and replayed
-    (torch.jit): the same kernels on the same numbers in the same order, hence the same bits. Parameters, optimiser
-    state and coefficients change in place. What cannot be recorded goes on eagerly.
-    """
-
-    WARM_UP = 40  # updates of a run before recording, which costs a second; a resumed run counts on
-
-    def __init__(self, function: Callable):
-        self.function = function
-        self.programs: dict[Any, Callable | None] = {}
-
-    def __call__(self, state: dict, samples: tree.Tree, index: torch.Tensor) -> torch.Tensor:
-        if state["updates"] < self.WARM_UP or not state["params"].is_cpu:  # elsewhere kernels cost more
-            return self.function(state, samples, index)
-        given = {"state": {**state, "updates": {}}, "samples": samples, "index": index}
-        flat = tree.leaves(given)
-        shapes = tuple(leaf.shape for leaf in flat)
-        if shapes not in self.programs:
-            self.programs[shapes] = self._record(given, flat)
-        program = self.programs[shapes]
-        if program is None:
-            return self.function(state, samples, index)
-        with torch.jit.optimized_execution(False):  # its optimiser joins matrix products, and the last bits differ
-            return program(*flat)
-
-    def _record(self, given: dict, flat: list[torch.Tensor]) -> Callable | None:
-        def run(*leaves: torch.Tensor) -> torch.Tensor:
-            same = tree.rebuild(given, iter(leaves))
-            return self.function(same["state"], same["samples"], same["index"])
-
-        try:
-            from torch.fx.experimental.proxy_tensor import make_fx
-
-            scratch = [leaf.clone() for leaf in flat]  # recording runs the update, so it gets copies
-            operations = make_fx(run)(*scratch)
-            for node in operations.graph.find_nodes(op="call_function", target=torch.ops.aten.detach.default):
-                node.replace_all_uses_with(node.args[0])  # nothing records a gradient any more
-                operations.graph.erase_node(node)
-            operations.recompile()
-            with warnings.catch_warnings():
-                warnings.simplefilter("ignore")  # torch.jit is in maintenance; without it the eager path remains
-                return torch.jit.trace(operations, tuple(scratch), check_trace=False)
-        except Exception:
-            return None
 
 
 class TorchOptimiser:
