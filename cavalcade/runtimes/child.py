@@ -8,11 +8,14 @@ A process in which nobody can move rests until a neighbour rings: an end of an e
 to be called when the other end has something to do.
 """
 
+import atexit
+import contextlib
 import ctypes
 import os
 import signal
 import sys
 import time
+import traceback
 from dataclasses import dataclass
 from functools import partial
 from multiprocessing.connection import Connection
@@ -137,6 +140,8 @@ class Child:
             self.connection.send(("saved",))
 
     def close(self) -> None:
+        if self.saver is not None:
+            self.saver.wait()
         self.group.close()
 
 
@@ -148,6 +153,7 @@ def main(connection: Connection) -> None:
     import cloudpickle
 
     child: Child | None = None
+    code = 0
     try:
         what, *given = connection.recv()
         if what == "job":  # else the program ends before it began
@@ -158,13 +164,23 @@ def main(connection: Connection) -> None:
     except Stopped:
         pass  # what we write to was closed: the program ends
     except BaseException as error:
-        try:
+        code = 1
+        with contextlib.suppress(OSError):
             connection.send(("failed", *failure(error)))
-        finally:
-            sys.exit(1)
-    finally:
+    try:
         if child is not None:
             child.close()
+    except BaseException:
+        code = 1
+        traceback.print_exc()
+    leave(code)
+
+
+def leave(code: int) -> None:
+    """All was closed. What remains is taking the interpreter apart, which with torch takes up to a second."""
+    atexit._run_exitfuncs()
+    sys.stdout.flush(), sys.stderr.flush()
+    os._exit(code)
 
 
 def die_with_parent() -> None:
