@@ -127,6 +127,14 @@ class Parts:
             return False
         return self.model.small if self.acts_in == "auto" else self.acts_in == "numpy"
 
+    @property
+    def learner_imports(self) -> tuple[str, ...]:
+        return (backends.module_of(self.backend),)
+
+    @property
+    def policy_imports(self) -> tuple[str, ...]:
+        return () if self.acts_in_numpy else self.learner_imports
+
     def policy(self) -> Policy:
         """Actors that have the cores to themselves use as many threads as the learner; beside others, one each."""
         threads = 1 if self.writers != "here" else self.threads

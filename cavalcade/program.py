@@ -38,6 +38,7 @@ class Placement:
     gpus: float = 0.0
     resources: dict[str, float] = field(default_factory=dict)  # others, by the names the cluster gives them
     restart: str = "program"  # "alone": it is built anew; "program": all goes on from the last checkpoint
+    imports: tuple[str, ...] = ()  # modules that take long: its process may import them while others are being built
 
 
 @dataclass(frozen=True)

@@ -1,5 +1,6 @@
 """Any row as a program. An architecture with a name is a row with a story: see the files beside this one."""
 
+from dataclasses import replace
 from typing import Any
 
 from cavalcade.acting import EnvLoop
@@ -63,7 +64,7 @@ def add_learner(
     """A learner that draws from `source`; if it fails, all goes on from the last checkpoint."""
     about: dict[str, Any] = {"importance": x.importance, "max_lag": x.max_lag, "prefetch": x.prefetch}
     about |= {"updates": updates, "partners": partners, **more}
-    placement = Placement(gpus=1.0 if x.learner_device.startswith("cuda") else 0.0)
+    placement = Placement(gpus=1.0 if x.learner_device.startswith("cuda") else 0.0, imports=x.learner_imports)
     return program.add("learner", LearnerLoop, x.learner, source, x.experience.batch, **about, placement=placement)
 
 
@@ -82,7 +83,7 @@ def add_acting(
     if row.acting == "local":
         for i, about in enumerate(numbered):
             k = i % row.learners
-            where = Placement(group=place(x, k)) if row.together else alone
+            where = Placement(group=place(x, k)) if row.together else replace(alone, imports=x.policy_imports)
             ends = {"sink": sinks[i % len(sinks)], "source": learners[k]}
             program.add("actor", EnvLoop, x.policy, x.environments, x.experience, **ends, **about, placement=where)
         return
@@ -92,7 +93,7 @@ def add_acting(
     patience = PATIENCE if x.writers != "here" else 0.0  # a clock would make runs differ
     limits = {"envs": x.envs, "most": MOST, "patience": patience, **({"moving": True} if valves else {})}
     for j in range(row.predictors or row.learners):
-        where = Placement(group=f"predictor/{j}" if row.predictors else place(x, j))
+        where = Placement(group=f"predictor/{j}" if row.predictors else place(x, j), imports=x.policy_imports)
         mine = [sinks[j]] if row.experience == "bundled" else sinks
         given = (x.policy, x.experience, mine, sources[j % len(sources)])
         predictors.append(program.add("predictor", CentralActor, *given, **limits, placement=where))

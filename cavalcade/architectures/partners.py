@@ -25,13 +25,13 @@ def add_valves(program: Program, x: Parts, table: Handle) -> dict[str, Handle]:
 
 def add_partners(program: Program, x: Parts) -> list[Handle]:
     """What learners make their updates with."""
-    row = x.row
+    row, placed = x.row, Placement(imports=x.learner_imports)
     if row.updates == "parameter-server":
         args = [(x.shared_learner, i, row.servers, row.max_staleness) for i in range(row.servers)]
-        return [program.add("server", Shard, *given, placement=Placement(group=f"server/{given[1]}")) for given in args]
+        return [program.add("server", Shard, *given, placement=placed) for given in args]
     if row.updates == "allreduce":
-        return [program.add("meeting", Meeting, x.learner, row.learners, row.stragglers)]
-    return [program.add("params", SharedParams, x.shared_learner)] if row.updates == "hogwild" else []
+        return [program.add("meeting", Meeting, x.learner, row.learners, row.stragglers, placement=placed)]
+    return [program.add("params", SharedParams, x.shared_learner, placement=placed)] if row.updates == "hogwild" else []
 
 
 def recipe(x: Parts, k: int) -> Recipe:

@@ -85,6 +85,11 @@ def load(name: str, threads: int = 0, device: str = "cpu") -> Backend:
         return module.create(threads, *choose(device, module.devices(), name))
 
 
+def module_of(name: str) -> str:
+    """What is imported to load it."""
+    return f"cavalcade.backends.{name}_backend"
+
+
 def require_device(name: str, device: str) -> None:
     """Refuse a device that this machine does not have."""
     with _installed(name):
@@ -94,7 +99,7 @@ def require_device(name: str, device: str) -> None:
 def _module(name: str) -> Any:
     if name not in NAMES:
         raise UserError(f"There is no backend '{name}'; choose one of {', '.join(NAMES)}.{nearest(name, NAMES)}")
-    return importlib.import_module(f"cavalcade.backends.{name}_backend")
+    return importlib.import_module(module_of(name))
 
 
 @contextmanager

@@ -11,6 +11,7 @@ to be called when the other end has something to do.
 import atexit
 import contextlib
 import ctypes
+import importlib
 import os
 import signal
 import sys
@@ -145,13 +146,17 @@ class Child:
         self.group.close()
 
 
-def main(connection: Connection) -> None:
-    """Where a process begins. What it is to do it is told when those it refers to are there."""
+def main(connection: Connection, imports: list[str]) -> None:
+    """Where a process begins. What it is to do it is told when those it refers to are there; in the meantime it imports
+    what will be needed."""
     die_with_parent()
     for number in (signal.SIGINT, signal.SIGTERM):  # they may reach the whole group of processes; the driver decides
         signal.signal(number, signal.SIG_IGN)
     import cloudpickle
 
+    for name in imports:
+        with contextlib.suppress(ImportError):  # who needs it says so better
+            importlib.import_module(name)
     child: Child | None = None
     code = 0
     try:

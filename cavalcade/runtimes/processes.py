@@ -54,12 +54,13 @@ class Processes(Supervisor):
     # --- starting -----------------------------------------------------------------------------------------------------
 
     def _start(self, member: Process) -> None:
-        """A process imports what every one needs while it waits to be told what to do: all begin at the same time,
-        though one can be built only after those it refers to."""
+        """A process imports what it needs while it waits to be told what to do: all begin at the same time, though one
+        can be built only after those it refers to."""
+        imports = sorted({name for node in member.nodes for name in node.placement.imports})
         ours, theirs = self.context.Pipe()
         with _one_thread_each():
             member.process = self.context.Process(
-                target=child.main, args=(theirs,), name=f"cavalcade {member.group}", daemon=True
+                target=child.main, args=(theirs, imports), name=f"cavalcade {member.group}", daemon=True
             )
             member.process.start()
         theirs.close()
