@@ -111,6 +111,7 @@ def test_backends_import_their_own_library_only():
     own = {
         "torch_backend": "torch",
         "torch_modules": "torch",
+        "torch_recording": "torch",
         "jax_backend": "jax",
         "flax_modules": "jax",
         "numpy_backend": "",
