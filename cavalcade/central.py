@@ -58,6 +58,7 @@ class CentralActor:
         # where items are counted for which room was promised; those of a table in another process are counted here
         self.books = sinks if self.beside_table else [SimpleNamespace(promised=0) for _ in sinks]
         self.padded = self.policy.acts_in in COMPILED_FOR_A_SHAPE
+        self.rows_there: dict[int, bool] = {}  # by table
         self.watch = Stopwatch()
         self.turns = 0  # answers so far
         self.batches = self.answered = 0  # since the last report: batches, and environments in them
@@ -80,7 +81,7 @@ class CentralActor:
         desk = self.exchange.desks[-1]
         number = int(desk.name.rpartition("/")[2])
         sink, book = self.sinks[number % len(self.sinks)], self.books[number % len(self.sinks)]
-        portion = Portion(sink, book, lambda: self._unwritten(sink))
+        portion = Portion(sink, book, lambda: self._rows_for_all(sink))
         guest = Guest(desk, Seat(self.experience, self.policy.model, portion, self.envs, number), portion)
         guest.away = self.moving
         self.guests.append(guest)
@@ -90,10 +91,13 @@ class CentralActor:
             guest.seat.begin_again()
         return made
 
-    def _unwritten(self, sink: Any) -> int:
-        """Steps of which rows of this table may have to be taken after the next answers."""
-        mine = (guest.seat for guest in self.guests if guest.portion.sink is sink)
-        return self.envs * sum(1 + seat.adder.unwritten for seat in mine)
+    def _rows_for_all(self, sink: Any) -> bool:
+        """Whether this table has rows for all steps that may have to be written after the next answers: others may
+        come first. Looked at once a turn."""
+        if id(sink) not in self.rows_there:
+            mine = (guest.seat for guest in self.guests if guest.portion.sink is sink)
+            self.rows_there[id(sink)] = sink.ready(self.envs * sum(1 + seat.adder.unwritten for seat in mine))
+        return self.rows_there[id(sink)]
 
     # --- work ---------------------------------------------------------------------------------------------------------
 
@@ -139,6 +143,7 @@ class CentralActor:
         if not waiting:
             return [], False
         waiting.sort(key=BY_PATIENCE)
+        self.rows_there = {}
         held = [guest for guest in waiting if guest.seat.due]
         able = [guest for guest in waiting if guest.seat.may_act()]
         delivered = any(not guest.seat.due for guest in held)

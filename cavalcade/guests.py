@@ -16,10 +16,10 @@ DONE = ("obs", "action", "extras", "carry")  # what a seat is told of a step
 class Portion:
     """A seat's part of a sink that several write to: room that one was promised is not promised to another."""
 
-    def __init__(self, sink: Any, book: Any, steps: Callable[[], int]):
-        """`book.promised`: items for which room was promised to all. `steps`: of all seats, of which rows are to be
-        taken."""
-        self.sink, self.book, self.steps = sink, book, steps
+    def __init__(self, sink: Any, book: Any, rows_for_all: Callable[[], bool]):
+        """`book.promised`: items for which room was promised to all. `rows_for_all`: whether there are rows for the
+        steps of all seats."""
+        self.sink, self.book, self.rows_for_all = sink, book, rows_for_all
         self.signature, self.rows, self.take_rows = sink.signature, sink.rows, sink.take_rows
         self.drawn_once = sink.reserving if hasattr(sink, "reserving") else sink.max_times_sampled == 1
         self.promised = 0  # of these, to this seat
@@ -39,7 +39,7 @@ class Portion:
 
     def ready(self, steps: int) -> bool:
         """Rows are taken after a step was recorded, and others may come first. A table beside us has always some."""
-        return self.sink is self.book or self.sink.ready(self.steps())
+        return self.sink is self.book or self.rows_for_all()
 
     def insert(self, items: Any, version: int, priority: np.ndarray | None) -> bool:
         if not self.sink.insert(items, version, priority):
