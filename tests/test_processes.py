@@ -1,10 +1,13 @@
 """The process runtime with real processes: the same programs, killed roles, misbehaving environments, nothing left."""
 
+import atexit
 import functools
 import json
 import multiprocessing
 import os
 import signal
+import sys
+import time
 from pathlib import Path
 
 import numpy as np
@@ -154,6 +157,38 @@ def test_a_node_that_cannot_be_built_shows_its_traceback_with_its_name():
     program.add("fuse", Boom, "it is wet")
     with pytest.raises(ProgramFailed, match=r"fuse could not be built:\n(.|\n)*ValueError: it is wet"):
         Processes(program)
+
+
+class Built:
+    """Is built only while another is being built too; knows who was there by then and what was imported."""
+
+    def __init__(self, folder, mine, other, *before):
+        self.found, self.imported = sorted(path.name for path in folder.iterdir()), "this" in sys.modules
+        (folder / mine).touch()
+        end = time.monotonic() + 60
+        while other and not (folder / other).exists():
+            assert time.monotonic() < end, f"{other} is not being built"
+            time.sleep(0.01)
+        atexit.register((folder / f"{mine} has left").touch)
+
+    def seen(self):
+        return self.found, self.imported
+
+
+def test_processes_are_built_together_but_after_those_they_refer_to_and_leave_in_order(tmp_path):
+    program = Program("together")
+    placement = Placement(imports=("this", "no_such_module"))
+    one = program.add("one", Built, tmp_path, "one", "two", placement=placement)
+    two = program.add("two", Built, tmp_path, "two", "one")
+    program.add("three", Built, tmp_path, "three", "", one, two)
+    running = Processes(program)
+    try:
+        assert running.call("three", "seen") == (["one", "two"], False)
+        assert [running.call(name, "seen")[1] for name in ("one", "two")] == [True, False]
+    finally:
+        running.close()
+    left = {path.name for path in tmp_path.iterdir() if path.name.endswith("has left")}
+    assert left == {"one has left", "two has left", "three has left"}, "what is to be done at the end is done"
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_starts():

@@ -87,7 +87,7 @@ class Processes(Supervisor):
 
         payload = packed(job, member.group, cloudpickle.dumps)
         member.told, member.started = True, time.monotonic()
-        with contextlib.suppress(OSError):  # it has gone already: that is noticed
+        with contextlib.suppress(OSError, AttributeError):  # it has gone already: that is noticed
             member.connection.send(("job", payload))  # type: ignore[union-attr]
 
     def _address(self, edge: str, consumer: str) -> Any:
