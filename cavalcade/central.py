@@ -22,7 +22,7 @@ from cavalcade.exchange import Client, Desk, Exchange, ServedDesk
 from cavalcade.experience import Experience
 from cavalcade.guests import Guest, Portion
 from cavalcade.policy import Policy
-from cavalcade.requests import Heard, Layout
+from cavalcade.requests import Heard, RequestLayout
 from cavalcade.stopwatch import Stopwatch
 
 BY_PATIENCE = attrgetter("since", "turn")  # who waits longest comes first
@@ -49,7 +49,7 @@ class CentralActor:
         self.policy, self.experience, self.sinks, self.source = policy(), experience, sinks, source
         self.envs, self.most, self.patience, self.moving = envs, most, patience, moving
         algorithm, spec = self.policy.algorithm, self.policy.model.spec
-        self.layout = Layout(algorithm, spec)
+        self.layout = RequestLayout(algorithm, spec)
         self.exchange = Exchange(self.layout.blank(envs), {"action": spec.action.zeros(envs)})
         self.guests: list[Guest] = []
         self.parts: list[slice] = []  # of a batch: of the first who asks, of the second and so on
@@ -58,7 +58,7 @@ class CentralActor:
         # where items are counted for which room was promised; those of a table in another process are counted here
         self.books = sinks if self.beside_table else [SimpleNamespace(promised=0) for _ in sinks]
         self.padded = self.policy.acts_in in COMPILED_FOR_A_SHAPE
-        self.rows_there: dict[int, bool] = {}  # by table
+        self.rows_there: dict[Any, bool] = {}  # by table
         self.watch = Stopwatch()
         self.turns = 0  # answers so far
         self.batches = self.answered = 0  # since the last report: batches, and environments in them
@@ -94,10 +94,10 @@ class CentralActor:
     def _rows_for_all(self, sink: Any) -> bool:
         """Whether this table has rows for all steps that may have to be written after the next answers: others may
         come first. Looked at once a turn."""
-        if id(sink) not in self.rows_there:
+        if sink not in self.rows_there:
             mine = (guest.seat for guest in self.guests if guest.portion.sink is sink)
-            self.rows_there[id(sink)] = sink.ready(self.envs * sum(1 + seat.adder.unwritten for seat in mine))
-        return self.rows_there[id(sink)]
+            self.rows_there[sink] = sink.ready(self.envs * sum(1 + seat.adder.unwritten for seat in mine))
+        return self.rows_there[sink]
 
     # --- work ---------------------------------------------------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from cavalcade.acting import actor_rng
 from cavalcade.algorithm import Algorithm, Clock
 from cavalcade.envs.vector import Environments, Step
 from cavalcade.exchange import Client
-from cavalcade.requests import FLAGS, Layout
+from cavalcade.requests import FLAGS, RequestLayout
 from cavalcade.specs import EnvSpec
 from cavalcade.stopwatch import Stopwatch
 from cavalcade.tree import Tree
@@ -42,7 +42,7 @@ class EnvWorker:
         self.count = self.environments.count
         self.desks: list[Client] = [c.desk(f"actor/{actor}") for c in (central if valves is not None else [central])]
         self.valves, self.at = valves, 0  # and at which desk
-        layout = Layout(algorithm, spec)
+        layout = RequestLayout(algorithm, spec)
         self.rows = layout.blank(self.count)["rows"]
         self.told = layout.fields(self.rows)
         self.rng = actor_rng(seed, actor, incarnation)

@@ -226,7 +226,7 @@ class Experiment:
                 s.steps / s.evaluations,
                 s.evaluation_episodes,
                 s.seed,
-                placement=Placement(restart="alone"),
+                placement=Placement(restart="alone", imports=parts.policy_imports),
             )
         return program
 

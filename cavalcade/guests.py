@@ -8,7 +8,7 @@ import numpy as np
 from cavalcade import tree
 from cavalcade.acting import Seat
 from cavalcade.exchange import Desk
-from cavalcade.requests import ENDED, LEAVES, RUN, STEPPED, Heard, Layout, Told
+from cavalcade.requests import ENDED, LEAVES, RUN, STEPPED, Heard, RequestLayout, Told
 
 DONE = ("obs", "action", "extras", "carry")  # what a seat is told of a step
 
@@ -70,7 +70,7 @@ class Guest:
         number = self.desk.number
         return number > self.desk.answered and number != self.heard
 
-    def listen(self, layout: Layout, heard: Heard, mine: slice) -> list[int]:
+    def listen(self, layout: RequestLayout, heard: Heard, mine: slice) -> list[int]:
         """Take the request, which is this part of what was heard; gives what it is about."""
         request = self.desk.request
         about = request["about"].tolist()

@@ -20,7 +20,7 @@ FLAGS = ("terminated", "truncated", "valid", "first")
 RUN, STEPPED, ENDED, LEAVES = range(4)
 
 
-class Layout:
+class RequestLayout:
     """Of the rows: what came of the last step, what is to be acted on next, and the noise for it."""
 
     def __init__(self, algorithm: Algorithm, spec: EnvSpec):
@@ -52,7 +52,7 @@ class Told:
 
     episodes: list = []  # are counted where they are played
 
-    def __init__(self, layout: Layout, heard: "Heard", mine: slice, after: Tree | None):
+    def __init__(self, layout: RequestLayout, heard: "Heard", mine: slice, after: Tree | None):
         """`mine`: which rows of those that were heard. `after`: the successors, where an episode ended."""
         self.layout, self.heard, self.mine, self.after = layout, heard, mine, after
 

@@ -299,10 +299,10 @@ def test_a_worker_needs_neither_torch_nor_jax():
 import sys
 from cavalcade.env_worker import EnvWorker
 from cavalcade.exchange import Exchange
-from cavalcade.requests import Layout
+from cavalcade.requests import RequestLayout
 from tests.test_central import parts_of
 x = parts_of("ppo")
-exchange = Exchange(Layout(x.algorithm, x.spec).blank(x.envs), {"action": x.spec.action.zeros(x.envs)})
+exchange = Exchange(RequestLayout(x.algorithm, x.spec).blank(x.envs), {"action": x.spec.action.zeros(x.envs)})
 worker = EnvWorker(x.environments, x.algorithm, x.spec, exchange, 0)
 assert worker.step() and not worker.step()
 exchange.desks[0].answer({"action": [0, 1]})

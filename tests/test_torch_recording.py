@@ -61,7 +61,6 @@ def test_recording_imports_no_compiler():
     """It takes seconds, in the middle of a run."""
     script = """
 import sys
-import numpy as np
 from cavalcade.experiment import Experiment, Settings
 parts = Experiment.create("dqn", "CartPole-v1", Settings(steps=4_000, backend="torch"), {"hidden": (8,)}).parts
 learner = parts.learner()

@@ -1,6 +1,5 @@
 """Any row as a program. An architecture with a name is a row with a story: see the files beside this one."""
 
-from dataclasses import replace
 from typing import Any
 
 from cavalcade.acting import EnvLoop
@@ -78,12 +77,13 @@ def add_acting(
 ) -> None:
     """Actors or environment workers, dealt out to tables and learners in turn. One that fails is built anew: what it
     had under way is lost, and nothing else."""
-    row, alone = x.row, Placement(restart="alone")
+    row = x.row
     numbered = [{"seed": x.seed, "actor": i, "actors": x.actors} for i in range(x.actors)]
     if row.acting == "local":
+        alone = Placement(restart="alone", imports=x.policy_imports)
         for i, about in enumerate(numbered):
             k = i % row.learners
-            where = Placement(group=place(x, k)) if row.together else replace(alone, imports=x.policy_imports)
+            where = Placement(group=place(x, k)) if row.together else alone
             ends = {"sink": sinks[i % len(sinks)], "source": learners[k]}
             program.add("actor", EnvLoop, x.policy, x.environments, x.experience, **ends, **about, placement=where)
         return
@@ -99,4 +99,4 @@ def add_acting(
         predictors.append(program.add("predictor", CentralActor, *given, **limits, placement=where))
     for i, about in enumerate(numbered):
         asked = (x.environments, x.algorithm, x.spec, predictors if valves else predictors[i % len(predictors)])
-        program.add("actor", EnvWorker, *asked, **about, **valves, placement=alone)
+        program.add("actor", EnvWorker, *asked, **about, **valves, placement=Placement(restart="alone"))

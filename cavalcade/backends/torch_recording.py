@@ -73,14 +73,14 @@ class Recording(TorchDispatchMode):
 
     def __init__(self, given: list[torch.Tensor]):
         super().__init__()
-        self.graph, self.constants = torch.fx.Graph(), torch.nn.Module()
+        self.graph, self.constants = torch.fx.Graph(), {}  # type: torch.fx.Graph, dict[str, torch.Tensor]
         self.names = WeakIdKeyDictionary()  # of tensors that are still alive: a large update frees them as it goes
         for number, tensor in enumerate(given):
             self.names[tensor] = self.graph.placeholder(f"given_{number}")
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if any(tag in function.tags for tag in BY_VALUE):
-            raise NotImplementedError(f"{function} depends on numbers, not on shapes alone")
+            raise ValueError(f"{function} depends on numbers, not on shapes alone")
         result = function(*args, **(kwargs or {}))
         if function is DETACH:  # nothing records a gradient any more
             self.names[result] = self._name(args[0])
@@ -98,8 +98,8 @@ class Recording(TorchDispatchMode):
         if not isinstance(value, torch.Tensor):
             return value
         if value not in self.names:  # neither given nor made here: it never changes
-            name = f"constant_{len(list(self.constants.buffers()))}"
-            self.constants.register_buffer(name, value)
+            name = f"constant_{len(self.constants)}"
+            self.constants[name] = value
             self.names[value] = self.graph.get_attr(name)
         return self.names[value]
 
