@@ -4,13 +4,23 @@ Importing the package loads no deep-learning library; names are resolved when th
 """
 
 from importlib import import_module
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # for editors, which cannot follow `__getattr__`
+    from cavalcade.errors import UserError as UserError
+    from cavalcade.runs import Run as Run
+    from cavalcade.trained import evaluate as evaluate
+    from cavalcade.trained import load_policy as load_policy
+    from cavalcade.training import resume as resume
+    from cavalcade.training import train as train
+    from cavalcade.typed_settings import settings as settings
 
 __version__ = "0.1.0"
 
 _HOMES = {
     "train": "cavalcade.training",
     "resume": "cavalcade.training",
+    "settings": "cavalcade.typed_settings",
     "evaluate": "cavalcade.trained",
     "load_policy": "cavalcade.trained",
     "Run": "cavalcade.runs",

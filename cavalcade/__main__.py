@@ -1,14 +1,16 @@
 """The command line: cavalcade train | resume | evaluate | play | plot | table | graph | systems."""
 
 import dataclasses
+import itertools
 import json
 import os
 import sys
 from pathlib import Path
 from typing import Any
 
+from cavalcade.config import described, setting
 from cavalcade.errors import UserError, nearest
-from cavalcade.options import environment_options, parse, positionals
+from cavalcade.options import HELP, environment_options, given, help_lines, parse, positionals
 
 USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, run and trust
 
@@ -22,7 +24,12 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
   cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
   cavalcade systems [--matrix]                  what can be trained, with papers; what runs under which row
 
-cavalcade train SYSTEM ENV --help lists every setting with its value for that environment."""
+cavalcade train SYSTEM ENV --help lists every setting with its value for that environment and where it comes from;
+--help learning shows one group of them."""
+TRAIN_WHAT = (
+    "Say which system and which environment, for example: cavalcade train ppo CartPole-v1, or, with a function of "
+    "yours: cavalcade train ppo --environment module:function."
+)
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -54,31 +61,70 @@ def main(argv: list[str] | None = None) -> int:
 def train(arguments: list[str]) -> None:
     if arguments and arguments[0].endswith(".json"):
         return _train_again(arguments)
-    words = [a for a in arguments[:2] if not a.startswith("-")]
-    if len(words) < 2:
-        if "--help" in arguments or "-h" in arguments:
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments[:2]))
+    wants_help = bool(set(HELP) & set(arguments))
+    if not words:
+        if wants_help:
             print(USAGE)
             return None
-        raise UserError("Say which system and which environment, for example: cavalcade train ppo CartPole-v1.")
+        raise UserError(TRAIN_WHAT)
     from cavalcade import systems
+    from cavalcade.experiment import ALGORITHMS
+    from cavalcade.run_settings import Settings
 
-    system, environment = words
-    systems.find(system)
-    options, rest = environment_options(arguments[2:])
-    from cavalcade.experiment import Settings, algorithm_for, probe
+    kind = ALGORITHMS[systems.find(words[0]).algorithm]
+    options, rest = environment_options(arguments[len(words) :])
+    if wants_help:
+        return _help_for_training(words, options, rest)
+    declared = {**described(Train), **described(Settings), **described(kind)}
+    values = given(declared, rest, f"train {' '.join(words)}")
+    named = values.pop("environment", None)
+    if len(words) > 1 and named:
+        raise UserError(f"The environment is {words[1]} or --environment {named}, not both.")
+    if len(words) < 2 and not named:
+        raise UserError(TRAIN_WHAT)
     from cavalcade.training import train as run_training
 
-    defaults = algorithm_for(system, probe(environment, options), {})
-    fields = [
-        ("out", Path | None, None),
-        ("settings", Settings, Settings()),
-        ("algorithm", type(defaults), defaults),
-    ]
-    kind = dataclasses.make_dataclass("Train", fields, frozen=True)
-    given = parse(kind, rest, f"train {system} {environment}")
-    overrides = {**_as_dict(given.settings), **_as_dict(given.algorithm)}
-    run_training(system, environment, out=given.out, options=options, **overrides)
+    run_training(words[0], named or words[1], options=options, **values)
     return None
+
+
+@dataclasses.dataclass(frozen=True)
+class Train:
+    out: Path | None = setting(None, "the run folder; none is runs/SYSTEM-ENV-sSEED", "run")
+    environment: str | None = setting(
+        None, "module:function that makes the environment, in the place of ENV", "execution"
+    )
+
+
+def _help_for_training(words: list[str], options: dict, rest: list[str]) -> None:
+    """Every setting by group, with its value for this environment and where that comes from; or one group."""
+    from cavalcade.experiment import ALGORITHMS, chosen, has_images, probe
+    from cavalcade.run_settings import GROUPS, Settings
+    from cavalcade.systems import find
+
+    wanted = [word for word in rest if not word.startswith("-")]
+    for word in wanted[:1]:
+        if word not in GROUPS:
+            raise UserError(
+                f"There is no group '{word}' of settings; there are {', '.join(GROUPS)}.{nearest(word, GROUPS)}"
+            )
+    system, *environment = words
+    found = find(system)
+    settings = [*described(Train).values(), *described(Settings).values()]
+    settings += described(ALGORITHMS[found.algorithm]).values()
+    values = {one.name: (one.default, "default") for one in settings}
+    values |= chosen(system, has_images(probe(environment[0], options)) if environment else False)
+    where = f" on {environment[0]}" if environment else " (values for vectors; name an environment to see its own)"
+    print(f"cavalcade train {system} ENV [--setting value ...]: {found.about}\n{found.paper}\n")
+    print(f"Every setting of {system}{where}. One group alone: --help GROUP.")
+    for group, sentence in GROUPS.items():
+        members = [one for one in settings if one.about.group == group]
+        if members and (not wanted or group == wanted[0]):
+            print(f"\n{group}: {sentence}")
+            print("\n".join(help_lines(members, values)), flush=True)
+    if not wanted:
+        print("\n--option name=value goes to the environment.", flush=True)
 
 
 def _as_dict(config: Any) -> dict:
@@ -88,10 +134,10 @@ def _as_dict(config: Any) -> dict:
 def _train_again(arguments: list[str]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Again:
-        out: Path | None = None
+        out: Path | None = setting(None, "the run folder")
 
     path = Path(arguments[0])
-    given = parse(Again, arguments[1:], f"train {path}")
+    chosen = parse(Again, arguments[1:], f"train {path}")
     try:
         config = json.loads(path.read_text())
     except FileNotFoundError:
@@ -100,7 +146,7 @@ def _train_again(arguments: list[str]) -> None:
         raise UserError(f"{path} is not JSON: {error}.") from None
     from cavalcade.training import repeat
 
-    repeat(config, out=given.out)
+    repeat(config, out=chosen.out)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,19 +165,17 @@ def resume(arguments: list[str]) -> None:
 def evaluate(arguments: list[str]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Evaluate:
-        episodes: int = 100
-        seed: int = 0
-        environment: str | None = None  # another one with the same spaces
-        json: bool = False  # one JSON object instead of a sentence
+        episodes: int = setting(100, "whole ones", at_least=1)
+        seed: int = setting(0, "of the episodes", at_least=0)
+        environment: str | None = setting(None, "another one with the same spaces")
+        json: bool = setting(False, "one JSON object instead of a sentence")
 
     [path], rest = positionals(arguments, 1, "evaluate RUN [--episodes K] [--seed S] [--json]")
-    given = parse(Evaluate, rest, "evaluate RUN")
-    if given.episodes < 1:
-        raise UserError(f"--episodes is {given.episodes}; it has to be at least 1.")
+    chosen = parse(Evaluate, rest, "evaluate RUN")
     from cavalcade.trained import evaluate as judge
 
-    result = judge(path, given.episodes, given.seed, given.environment)
-    if given.json:
+    result = judge(path, chosen.episodes, chosen.seed, chosen.environment)
+    if chosen.json:
         print(json.dumps(result))
     else:
         print(
@@ -143,44 +187,44 @@ def evaluate(arguments: list[str]) -> None:
 def play(arguments: list[str]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Play:
-        out: Path | None = None  # .mp4 or .gif
-        seed: int = 0
+        out: Path | None = setting(None, "the film, .mp4 or .gif; none is episode.mp4 in the run folder")
+        seed: int = setting(0, "of the episode", at_least=0)
 
     [path], rest = positionals(arguments, 1, "play RUN [--out FILE.mp4] [--seed S]")
-    given = parse(Play, rest, "play RUN")
+    chosen = parse(Play, rest, "play RUN")
     from cavalcade.trained import play as film
 
-    video, total = film(path, given.out, given.seed)
+    video, total = film(path, chosen.out, chosen.seed)
     print(f"return {total:.1f}, film in {video}")
 
 
 def plot(arguments: list[str]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Plot:
-        out: Path = Path("curves.png")
-        by: str = "step"  # step, time
+        out: Path = setting(Path("curves.png"), "the picture: .png, .svg or .pdf")
+        by: str = setting("step", "the horizontal axis: step or time")
 
     paths, rest = positionals(arguments, 0, "plot RUN... [--out FILE.png] [--by step|time]")
-    given = parse(Plot, rest, "plot RUN...")
+    chosen = parse(Plot, rest, "plot RUN...")
     from cavalcade.plotting import draw_runs
 
-    draw_runs([Path(path) for path in paths], given.out, given.by)
-    print(f"drawn in {given.out}")
+    draw_runs([Path(path) for path in paths], chosen.out, chosen.by)
+    print(f"drawn in {chosen.out}")
 
 
 def look_into_table(arguments: list[str]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Look:
-        item: int | None = None  # one item, by the number of its insert; -1 is the newest
+        item: int | None = setting(None, "one item, by the number of its insert; -1 is the newest")
 
     [path], rest = positionals(arguments, 1, "table RUN [--item N]")
-    given = parse(Look, rest, "table RUN")
+    chosen = parse(Look, rest, "table RUN")
     from cavalcade.inspection import describe, describe_item, load_table
 
     table, step, version = load_table(path)
     print(f"table of {path} at step {step:,}")
     try:
-        print("\n".join(describe(table, version) if given.item is None else describe_item(table, given.item)))
+        print("\n".join(describe(table, version) if chosen.item is None else describe_item(table, chosen.item)))
     finally:
         table.close()
 
@@ -188,28 +232,28 @@ def look_into_table(arguments: list[str]) -> None:
 def graph(arguments: list[str]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Graph:
-        actors: int = 2
-        evaluations: int = 1  # 0 draws the program without its evaluator
-        acting: str = ""  # local, central
-        experience: str = ""  # shared, shards, bundled
-        updates: str = ""  # own, allreduce, parameter-server, hogwild
-        learners: int = 0
+        actors: int = setting(2, "workers that act", at_least=1)
+        evaluations: int = setting(1, "0 draws the program without its evaluator", at_least=0)
+        acting: str = setting("", "local or central")
+        experience: str = setting("", "shared, shards or bundled")
+        updates: str = setting("", "own, allreduce, parameter-server or hogwild")
+        learners: int = setting(0, "that update together", at_least=0)
 
     words = [word for word in arguments[:2] if not word.startswith("-")]
     if not words and not {"-h", "--help"} & set(arguments):
         raise UserError("Usage: cavalcade graph SYSTEM [ENV] [--actors N]")
-    given = parse(Graph, arguments[len(words) :], "graph SYSTEM [ENV]")
+    chosen = parse(Graph, arguments[len(words) :], "graph SYSTEM [ENV]")
     system, environment = (*words, "CartPole-v1")[:2]
     from cavalcade.experiment import Experiment, Settings
 
-    settings = Settings(**_as_dict(given))
+    settings = Settings(**_as_dict(chosen))
     print(Experiment.create(system, environment, settings, {}).program().graph())
 
 
 def list_systems(arguments: list[str]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Systems:
-        matrix: bool = False  # which algorithm runs under which row of acting, experience and updates
+        matrix: bool = setting(False, "which algorithm runs under which row of acting, experience and updates")
 
     if parse(Systems, arguments, "systems").matrix:
         from cavalcade.matrix import table

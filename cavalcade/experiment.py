@@ -6,7 +6,7 @@ This is the only module that names members of all four. It refuses combinations 
 import dataclasses
 import os
 import platform
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -21,15 +21,16 @@ from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.impala import Impala
 from cavalcade.algorithms.ppo import PPO
 from cavalcade.architectures import a3c, apex, dppo, ga3c, gorila, impala, paac, seed, sync
-from cavalcade.backends import devices
+from cavalcade.config import described
 from cavalcade.convolutions import is_image
-from cavalcade.errors import UserError, nearest, require_at_least, require_one_of
+from cavalcade.errors import UserError, nearest
 from cavalcade.evaluation import Evaluator
 from cavalcade.layers import Network
 from cavalcade.model import Model
 from cavalcade.parts import Parts
 from cavalcade.program import Handle, Placement, Program
 from cavalcade.row import Row
+from cavalcade.run_settings import Settings
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.runtimes.processes import Processes
 from cavalcade.runtimes.ray import RayRuntime
@@ -48,50 +49,7 @@ ARCHITECTURES: dict[str, tuple[Row, Callable[[Parts], Program]]] = {
     "seed": (seed.ROW, seed.seed),
     "paac": (paac.ROW, paac.paac),
 }
-RUNTIMES: dict[str, Callable] = {"inprocess": InProcess, "process": Processes, "ray": RayRuntime}
-
-
-@dataclass(frozen=True)
-class Settings:
-    """What every run has, whatever it learns."""
-
-    steps: int = 100_000  # environment steps of the whole run
-    seed: int = 0
-    backend: str = "torch"  # torch, jax, numpy
-    device: str = "auto"  # auto, cpu, cuda, mps: where the learner computes; auto is the CPU for small networks
-    runtime: str = "inprocess"  # or process: one for each actor, one for table and learner, one for evaluation; or ray
-    address: str = ""  # of a Ray cluster, such as 10.0.0.1:6379 or auto; without it Ray is started on this machine
-    actors: int = 1
-    envs: int = 8  # environments of each actor
-    target: float | None = None  # stop when an evaluation reaches this mean return
-    evaluations: int = 10  # evenly over the run; 0 saves the last policy instead of the best
-    evaluation_episodes: int = 10
-    acting: str = ""  # local: with the environments; central: many workers ask one policy; else as the system says
-    experience: str = ""  # shared: one table; shards: several; bundled: one with each learner; else as the system says
-    updates: str = ""  # own, allreduce, parameter-server, hogwild; else as the system says
-    learners: int = 0  # 0 is as the system says: one, or one for each actor
-    shards: int = 0  # tables of --experience shards; 0 is two, or as the system says
-    predictors: int = -1  # of central acting, in processes of their own; -1 is as the system says
-    servers: int = 0  # slices of the parameter server; 0 is as the system says
-    stragglers: int = 0  # gradients that an all-reduce may do without
-    max_staleness: int = 100  # updates after which a parameter server drops a gradient
-    adjust_every: float = 0.0  # seconds between changes of how many predictors, learners, actors are active; 0 is off
-    acts_in: str = "auto"  # auto, numpy, backend: what computes actions
-    threads: int = 0  # of the backend; 0 is one for small networks, and all cores but one for convolutions
-    checkpoint_seconds: float = 60.0  # between checkpoints
-    rows: int = 200  # lines of metrics over the run
-    storage: str = "memory"  # of replay: memory, file (on disk, for more than fits in memory), compressed
-
-    def __post_init__(self) -> None:
-        require_one_of(self, backend=backends.NAMES, runtime=RUNTIMES, acts_in=("auto", "numpy", "backend"))
-        require_one_of(self, storage=("memory", "file", "compressed"))
-        devices.check(self.device)
-        require_at_least(self, steps=1, actors=1, envs=1, evaluation_episodes=1, rows=1)
-        require_at_least(self, seed=0, evaluations=0, threads=0, checkpoint_seconds=0)
-        if self.address and self.runtime != "ray":
-            raise UserError(f"--address {self.address} is that of a Ray cluster; give --runtime ray with it.")
-        if self.target is not None:
-            require_at_least(self, target=-float("inf"))
+LAUNCHERS: dict[str, Callable] = {"inprocess": InProcess, "process": Processes, "ray": RayRuntime}
 
 
 @dataclass(frozen=True)
@@ -234,7 +192,7 @@ class Experiment:
         """The program on the chosen runtime, begun anew or from a checkpoint (folder, step, state)."""
         s = self.settings
         where = {"address": s.address} if s.runtime == "ray" else {}
-        return RUNTIMES[s.runtime](self.program(), restore=restore, **where)
+        return LAUNCHERS[s.runtime](self.program(), restore=restore, **where)
 
     def config(self) -> dict:
         """All that is needed to run it again."""
@@ -259,17 +217,35 @@ def probe(environment: Any, options: dict) -> EnvSpec:
         pool.close()
 
 
+def chosen(system: str, pixels: bool) -> dict[str, tuple[Any, str]]:
+    """The value of every setting of the system's algorithm, and where it comes from. `pixels`: observations are images,
+    for which a system has the settings of its paper."""
+    found = systems.find(system)
+    values = {name: (one.default, "default") for name, one in described(ALGORITHMS[found.algorithm]).items()}
+    values |= {name: (value, f"of {system}") for name, value in found.settings.items()}
+    if pixels:
+        values |= {name: (value, f"of {system} on images") for name, value in found.pixels.items()}
+    return values
+
+
+def has_images(spec: EnvSpec) -> bool:
+    return any(is_image(leaf, "nature") for leaf in leaves(spec.observation))
+
+
 def algorithm_for(system: str, spec: EnvSpec, overrides: dict[str, Any]) -> Algorithm:
     """The system's algorithm with its settings for this kind of observation, and the user's on top."""
-    found = systems.find(system)
-    algorithm = ALGORITHMS[found.algorithm]
-    fields = {f.name for f in dataclasses.fields(algorithm)}
-    for name in overrides:
-        if name not in fields:
-            raise UserError(f"{system} has no setting '{name}'.{nearest(name, fields)}")
-    pixels = any(is_image(leaf, "nature") for leaf in leaves(spec.observation))
-    chosen = {**found.settings, **(found.pixels if pixels else {}), **overrides}
-    return algorithm(**{k: tuple(v) if isinstance(v, list) else v for k, v in chosen.items()})
+    algorithm = ALGORITHMS[systems.find(system).algorithm]
+    require_known(system, overrides)
+    values = {name: value for name, (value, _) in chosen(system, has_images(spec)).items()}
+    return algorithm(**{**values, **overrides})
+
+
+def require_known(system: str, names: Iterable[str]) -> None:
+    """Refuse the name of a setting that neither the run nor the system's algorithm has."""
+    algorithm = described(ALGORITHMS[systems.find(system).algorithm])
+    for name in names:
+        if name not in algorithm:
+            raise UserError(f"{system} has no setting '{name}'.{nearest(name, [*algorithm, *described(Settings)])}")
 
 
 def adapt(network: Any, backend: str) -> Callable[[EnvSpec], Network]:

@@ -11,6 +11,8 @@ from cavalcade.layers import Network, Rng, linear, mlp, orthogonal
 from cavalcade.specs import MASK, Leaf
 from cavalcade.tree import Tree, named
 
+CONVOLUTIONS = ("nature", "impala")
+
 
 @dataclass(frozen=True)
 class Torso:
@@ -22,7 +24,7 @@ class Torso:
     initialiser: str = "orthogonal"  # orthogonal, uniform
 
     def __post_init__(self) -> None:
-        require_one_of(self, activation=("tanh", "relu"), convolution=("nature", "impala"))
+        require_one_of(self, activation=("tanh", "relu"), convolution=CONVOLUTIONS)
         if any(size < 1 for size in self.hidden):
             raise UserError(f"--hidden is {' '.join(map(str, self.hidden))}; every layer needs at least one unit.")
 

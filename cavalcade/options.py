@@ -1,74 +1,125 @@
-"""From the words of a command line to settings; what cannot be understood is said in one sentence."""
+"""From the words of a command line to settings; what cannot be understood is said in one sentence.
 
-import contextlib
+The values are converted and checked by the settings themselves (`config.py`), as those that Python gives are.
+"""
+
+import ast
 import dataclasses
-import io
 import json
-import re
-import sys
+import shutil
+import textwrap
+from collections.abc import Iterator, Mapping
 from typing import Any
 
+from cavalcade.config import Numbers, Setting, Words, described
 from cavalcade.errors import UserError, nearest
+
+HELP = ("--help", "-h")
+LEFT, WIDEST = 32, 120  # columns of help: for options, and in all
 
 
 def parse(kind: type, arguments: list[str], prog: str) -> Any:
-    """An instance of the dataclass `kind` from options; an unknown one is refused with the nearest name."""
-    import tyro
+    """An instance of the dataclass `kind` from options. `--help` prints what there is and ends the program."""
+    declared = described(kind)
+    if set(HELP) & set(arguments):
+        print(f"cavalcade {prog}\n")
+        print("\n".join(help_lines(declared.values(), {}) or ["No options."]), flush=True)
+        raise SystemExit(0)
+    values = {one.name: one.default if one.default is not dataclasses.MISSING else None for one in declared.values()}
+    return kind(**{**values, **given(declared, arguments, prog)})
 
-    said = io.StringIO()
-    try:
-        with contextlib.redirect_stderr(said):
-            result: Any = tyro.cli(
-                kind,
-                args=arguments,
-                prog=f"cavalcade {prog}",
-                return_unknown_args=True,
-                config=(tyro.conf.OmitArgPrefixes,),
+
+def given(declared: Mapping[str, Setting], arguments: list[str], prog: str) -> dict[str, Any]:
+    """The settings that the words name, converted; an unknown option is refused with the nearest name."""
+    by_option = {one.option: one for one in declared.values()}
+    negated = {f"--no-{one.option[2:]}": one for one in declared.values() if one.kind is bool}
+    found: dict[str, Any] = {}
+    for option, words in _in_pieces(arguments, prog):
+        one = by_option.get(option) or negated.get(option)
+        if one is None:
+            raise UserError(f"There is no option '{option}'.{nearest(option, sorted(by_option))}")
+        if one.kind is bool and not words:
+            found[one.name] = option in by_option
+        elif one.kind in (Numbers, Words):
+            found[one.name] = (
+                (*found.get(one.name, ()), *one.converted(words))
+                if one.kind is Words
+                else (one.converted(" ".join(words)))
             )
-    except SystemExit as stop:
-        if not stop.code:  # --help
-            sys.stdout.flush()
-            raise
-        lines = [re.sub(r"[│╭╮╰╯─]", "", line).strip() for line in said.getvalue().splitlines()]
-        raise UserError(f"{next((line for line in lines[1:] if line), 'Bad options')}; see --help.") from None
-    parsed, unknown = result
-    for word in unknown:
-        if word.startswith("-"):
-            options = sorted(_options(kind))
-            raise UserError(f"There is no option '{word.split('=')[0]}'.{nearest(word.split('=')[0], options)}")
-    if unknown:
-        raise UserError(f"'{unknown[0]}' is one word too many; see cavalcade {prog} --help.")
-    return parsed
-
-
-def _options(kind: Any) -> set[str]:
-    found = set()
-    for field in dataclasses.fields(kind):
-        inner = field.type if not isinstance(field.type, str) else None
-        if dataclasses.is_dataclass(inner):
-            found |= _options(inner)
+        elif not words:
+            raise UserError(f"{option} needs a value: {one.expected}.")
+        elif len(words) > 1 or option in negated:
+            raise UserError(f"'{words[-1]}' is one word too many; see cavalcade {prog} --help.")
         else:
-            found.add("--" + field.name.replace("_", "-"))
+            found[one.name] = one.converted(words[0])
     return found
 
 
+def _in_pieces(arguments: list[str], prog: str) -> Iterator[tuple[str, list[str]]]:
+    """Each option with the words after it, `--name value` or `--name=value`; `-150` is a value, not an option."""
+    option: str = ""
+    words: list[str] = []
+    for word in arguments:
+        if word.startswith("--") and len(word) > 2:
+            if option:
+                yield option, words
+            option, equals, value = word.partition("=")
+            words = [value] if equals else []
+        elif not option:
+            raise UserError(f"'{word}' is one word too many; see cavalcade {prog} --help.")
+        else:
+            words.append(word)
+    if option:
+        yield option, words
+
+
+def help_lines(settings: Any, chosen: Mapping[str, tuple[Any, str]]) -> list[str]:
+    """A line or more for each setting: the option with its value as it could be typed, the sentence, and where the
+    value comes from. `chosen`: name -> (value, source); without it the default is shown."""
+    width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
+    lines = []
+    for one in settings:
+        value, source = chosen.get(one.name, (one.default, ""))
+        typed = "" if value is dataclasses.MISSING else one.shown(value)
+        left = f"  {one.option} {typed}".rstrip()
+        words = f" ({', '.join(filter(None, one.about.words))})" if one.about.words else ""
+        origin = f" [{source}]" if source else ""
+        right = textwrap.wrap(f"{one.about.sentence}{words}{origin}", max(width - LEFT - 1, 20)) or [""]
+        if len(left) >= LEFT:
+            lines.append(left)
+            left = ""
+        lines += [f"{left:<{LEFT}} {right[0]}".rstrip(), *(f"{'':<{LEFT}} {more}" for more in right[1:])]
+    return lines
+
+
 def environment_options(arguments: list[str]) -> tuple[dict, list[str]]:
-    """`--option name=value` (JSON values), given to the environment."""
+    """`--option name=value`, given to the environment, and the words that are left."""
     options: dict = {}
     rest: list[str] = []
     words = iter(arguments)
     for word in words:
-        if word != "--option":
+        if word != "--option" and not word.startswith("--option="):
             rest.append(word)
             continue
-        name, equals, value = next(words, "").partition("=")
+        text = word.partition("=")[2] if "=" in word else next(words, "")
+        name, equals, value = text.partition("=")
         if not equals:
             raise UserError("--option takes name=value, for example --option max_episode_steps=200.")
-        try:
-            options[name] = json.loads(value)
-        except json.JSONDecodeError:
-            options[name] = value
+        options[name] = plain_value(value)
     return options, rest
+
+
+def plain_value(text: str) -> Any:
+    """A number, true, false, none, a list or a dict, written as JSON or as Python would; anything else is a string."""
+    named = {"true": True, "false": False, "none": None, "null": None}
+    if text.lower() in named:
+        return named[text.lower()]
+    for read in (json.loads, ast.literal_eval):
+        try:
+            return read(text)
+        except (ValueError, SyntaxError, RecursionError, MemoryError):
+            continue
+    return text
 
 
 def positionals(arguments: list[str], count: int, usage: str) -> tuple[list[str], list[str]]:
@@ -78,7 +129,7 @@ def positionals(arguments: list[str], count: int, usage: str) -> tuple[list[str]
         if argument.startswith("-"):
             break
         words.append(argument)
-    if "--help" in arguments or "-h" in arguments:
+    if set(HELP) & set(arguments):
         return words or [""] * max(count, 1), arguments[len(words) :]
     if len(words) != count and (count or not words):
         raise UserError(f"Usage: cavalcade {usage}")

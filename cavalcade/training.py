@@ -3,7 +3,6 @@
 run = cavalcade.train("ppo", "CartPole-v1", steps=100_000, seed=1)
 """
 
-import dataclasses
 import shlex
 import signal
 from pathlib import Path
@@ -12,15 +11,18 @@ from typing import Any
 
 from cavalcade import checkpoint, report
 from cavalcade.budget import Bottleneck, Budget, bottleneck, cores_here
+from cavalcade.config import described
 from cavalcade.display import Display
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
+from cavalcade.experiment import Experiment
 from cavalcade.metrics import Metrics
 from cavalcade.plotting import draw_curve
 from cavalcade.program import ProgramFailed
 from cavalcade.recording import Recorder
+from cavalcade.run_settings import Settings
 from cavalcade.runs import Run, default_path
 from cavalcade.saving import Pace
+from cavalcade.typed_settings import settings_of
 
 RELAUNCHES = 5  # of the whole program in one sitting, before its failure is taken for permanent
 
@@ -33,13 +35,14 @@ def train(
     options: dict | None = None,
     network: Any = None,
     display: bool | None = None,
+    settings: Settings | None = None,
     **overrides: Any,
 ) -> Run:
-    """Train `system` on `environment` and return the run; every setting of the run and the algorithm is a keyword."""
-    run_fields = {field.name for field in dataclasses.fields(Settings)}
-    settings = Settings(**{k: v for k, v in overrides.items() if k in run_fields})
-    rest = {k: v for k, v in overrides.items() if k not in run_fields}
-    experiment = Experiment.create(system, environment, settings, rest, options, network)
+    """Train `system` on `environment` and return the run. Every setting of the run and the algorithm is a keyword;
+    `settings` are all of them in one object (`cavalcade.settings`), and keywords change some of it."""
+    values = {**(settings_of(system, settings) if settings is not None else {}), **overrides}
+    ours = {name: values.pop(name) for name in described(Settings) if name in values}
+    experiment = Experiment.create(system, environment, Settings(**ours), values, options, network)
     return _start(experiment, out, display)
 
 

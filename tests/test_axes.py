@@ -132,7 +132,7 @@ def test_one_module_names_all_four_axes():
         named = {axis for axis in AXES if breaches(path, {f"cavalcade.{axis}"})}
         if named:
             naming[str(relative)] = named
-    assert naming == {"experiment.py": set(AXES)}
+    assert naming == {"experiment.py": set(AXES), "typed_settings.py": {"algorithms"}}
 
 
 def test_the_rule_can_fail(tmp_path):

@@ -22,7 +22,7 @@ from cavalcade import checkpoint
 from cavalcade.__main__ import COMMANDS, main
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.ppo import PPO
-from cavalcade.experiment import Settings
+from cavalcade.run_settings import GROUPS, Settings
 from cavalcade.runs import Run
 from cavalcade.systems import SYSTEMS
 
@@ -129,7 +129,19 @@ def test_train_help_shows_every_setting_with_its_value(place):
         fields = [field.name for kind in (Settings, algorithm) for field in dataclasses.fields(kind)]
         assert len(fields) > 30
         assert {"--" + name.replace("_", "-") for name in (*fields, "out")} <= words
-    assert "(default: 100000)" in done.stdout and "environment steps of the whole run" in done.stdout
+    assert re.search(r"--steps 100000 +environment steps of the whole run.*\[default\]", done.stdout)
+    positions = [done.stdout.index(f"\n{group}: ") for group in GROUPS]
+    assert positions == sorted(positions), "what people change first comes first"
+
+
+def test_help_shows_one_group_and_says_where_values_come_from(place):
+    done = cavalcade("train", "apex-dqn", "CartPole-v1", "--help", "experience", place=place)
+    assert done.returncode == 0 and "learning:" not in done.stdout and "--steps" not in done.stdout
+    assert re.search(r"--priority-exponent 0.6 .*\[of apex-dqn\]", done.stdout)
+    assert re.search(r"--replay-size 50000 .*\[default\]", done.stdout)
+    pong = cavalcade("train", "dqn", "ALE/Pong-v5", "--help", "experience", place=place)
+    assert re.search(r"--replay-size 200000 .*\[of dqn on images\]", pong.stdout)
+    assert_one_sentence(cavalcade("train", "dqn", "--help", "experiance", place=place), "Did you mean 'experience'")
 
 
 def test_systems_lists_each_with_its_paper(place):
@@ -153,7 +165,7 @@ MISTAKES = {
     "train ppo CartPol-v1": "no environment 'CartPol-v1'. Did you mean 'CartPole-v1'",
     "train ppo CartPole-v1 --learning-rat 0.1": "no option '--learning-rat'. Did you mean '--learning-rate'",
     "train ppo CartPole-v1 --steps abc": "--steps.*'abc'",
-    "train ppo CartPole-v1 --steps 0": "--steps is 0; it has to be at least 1",
+    "train ppo CartPole-v1 --steps 0": "--steps is 0; it has to be a whole number of at least 1",
     "train dqn Pendulum-v1": "dqn chooses among Discrete actions, but Pendulum-v1 has box actions; use ppo",
     "train ppo oddities:Words-v0": "observation space Text is not supported; use Box, Discrete",
     "train ppo": "Say which system and which environment",

@@ -6,14 +6,18 @@ import inspect
 from pathlib import Path
 
 import gymnasium as gym
+import numpy as np
 import pytest
 
 import cavalcade
+from cavalcade.config import Config, described, setting
 from cavalcade.errors import UserError
-from cavalcade.experiment import ALGORITHMS, Settings
+from cavalcade.experiment import ALGORITHMS
 from cavalcade.networks import Torso
 from cavalcade.optimiser import NAMES, Optimiser
+from cavalcade.run_settings import GROUPS, Settings
 from cavalcade.specs import EnvSpec, action_spec, observation_spec
+from cavalcade.typed_settings import KINDS
 
 ROOT = Path(cavalcade.__file__).parent
 TREES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}
@@ -166,11 +170,118 @@ def test_settings_that_cannot_be_are_refused_by_name(wrong, says):
         Settings(**wrong)
 
 
-@pytest.mark.parametrize("field", dataclasses.fields(Settings), ids=lambda field: field.name)
-def test_every_setting_can_be_changed(field):
-    words = {"backend": "numpy", "runtime": "inprocess", "acts_in": "numpy", "target": 10.0, "storage": "file"}
-    words |= {"device": "cpu", "address": "here:1"}
-    words |= {"acting": "central", "experience": "bundled", "updates": "hogwild"}
-    value = words[field.name] if field.name in words else field.default + 1
-    needed = {"runtime": "ray"} if field.name == "address" else {}
-    assert getattr(Settings(**{**needed, field.name: value}), field.name) == value
+@pytest.mark.parametrize("kind", [Settings, *ALGORITHMS.values()], ids=lambda kind: kind.__name__)
+def test_every_setting_has_a_sentence_and_a_group(kind):
+    for one in described(kind).values():
+        assert one.about.sentence and one.about.group in GROUPS, one.name
+
+
+# --- one conversion, one check ------------------------------------------------------------------------------------
+
+
+@dataclasses.dataclass(frozen=True)
+class Some(Config):
+    count: int = setting(1, "of something", at_least=1)
+    share: float = setting(0.5, "of something", at_least=0, at_most=1)
+    rate: float = setting(1e-3, "of something", above=0)
+    limit: float | None = setting(None, "of something")
+    on: bool = setting(True, "or off")
+    sizes: tuple[int, ...] = setting((64, 64), "of something", at_least=1)
+    word: str = setting("a", "of two", words=("a", "bee"))
+
+
+@pytest.mark.parametrize(
+    "name, given, held",
+    [
+        ("count", 1e5, 100_000),
+        ("count", "1e5", 100_000),
+        ("count", "100_000", 100_000),
+        ("count", np.int64(3), 3),
+        ("share", "0.25", 0.25),
+        ("share", 1, 1.0),
+        ("rate", "1e-3", 0.001),
+        ("limit", "none", None),
+        ("limit", -150, -150.0),
+        ("on", "False", False),
+        ("on", "yes", True),
+        ("on", 0, False),
+        ("sizes", 64, (64,)),
+        ("sizes", "32,16", (32, 16)),
+        ("sizes", [32, 16.0], (32, 16)),
+        ("sizes", (), ()),
+    ],
+)
+def test_what_means_the_same_is_the_same(name, given, held):
+    made = getattr(Some(**{name: given}), name)
+    assert made == held and type(made) is type(held)
+
+
+@pytest.mark.parametrize(
+    "name, given, says",
+    [
+        ("count", 0, "--count is 0; it has to be a whole number of at least 1."),
+        ("count", 0.5, "--count is 0.5; it has to be a whole number of at least 1."),
+        ("count", "8x", "--count is '8x'; it has to be a whole number of at least 1."),
+        ("count", True, "--count is True; it has to be a whole number"),
+        ("count", float("inf"), "--count is inf; it has to be a whole number"),
+        ("share", 1.5, "--share is 1.5; it has to be a number from 0 to 1."),
+        ("share", "nan", "--share is 'nan'; it has to be a number from 0 to 1."),
+        ("share", None, "--share is None; it has to be a number from 0 to 1."),
+        ("rate", 0, "--rate is 0.0; it has to be a number above 0."),
+        ("limit", "soon", "--limit is 'soon'; it has to be a number, or none."),
+        ("on", "maybe", "--on is 'maybe'; it has to be true or false."),
+        ("on", 2, "--on is 2; it has to be true or false."),
+        ("sizes", (64, 0), "--sizes is 64 0; it has to be whole numbers such as 64 64 of at least 1."),
+        ("sizes", "big", "--sizes is 'big'; it has to be whole numbers"),
+        ("word", "be", "--word 'be' is not one of a, bee. Did you mean 'bee'"),
+        ("word", 3, "--word '3' is not one of a, bee."),
+    ],
+)
+def test_what_cannot_be_is_refused_with_type_and_range(name, given, says):
+    with pytest.raises(UserError) as refused:
+        Some(**{name: given})
+    assert str(refused.value).startswith(says)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_a_discount_above_one_is_refused_everywhere(name):
+    with pytest.raises(UserError, match=r"--discount is 1.5; it has to be a number from 0 to 1\."):
+        ALGORITHMS[name](discount=1.5)
+
+
+def test_a_changed_default_keeps_its_range():
+    @dataclasses.dataclass(frozen=True)
+    class More(Some):
+        count: int = 5
+
+    assert More().count == 5
+    with pytest.raises(UserError, match="--count is 0; it has to be a whole number of at least 1"):
+        More(count=0)
+
+
+# --- settings as one object ---------------------------------------------------------------------------------------
+
+
+def test_settings_are_one_object_with_every_value_of_the_run():
+    made = cavalcade.settings("apex-dqn", learning_rate="3e-4", steps=1e4)
+    assert made.priority_exponent == 0.6 and made.learning_rate == 3e-4 and made.steps == 10_000
+    assert made.replace(hidden=32).hidden == (32,)
+    assert {*described(Settings), *described(ALGORITHMS["dqn"])} == set(described(type(made)))
+    assert set(KINDS) == set(ALGORITHMS)
+    for wrong in (lambda: made.replace(hiden=32), lambda: cavalcade.settings("apex-dqn", hiden=32)):
+        with pytest.raises(UserError, match=r"'hiden'\. Did you mean 'hidden'"):
+            wrong()
+
+
+def test_settings_train_a_run_and_keywords_change_them(tmp_path):
+    made = cavalcade.settings("ppo", steps=128, envs=4, unroll=8, backend="numpy", hidden=8, evaluations=0, seed=3)
+    run = cavalcade.train("ppo", "CartPole-v1", settings=made, seed=5, out=tmp_path / "run", display=False)
+    assert run.config["seed"] == 5 and run.config["envs"] == 4 and run.config["algorithm"]["hidden"] == [8]
+    with pytest.raises(UserError, match=r"are PPOSettings, but dqn takes those of cavalcade.settings\('dqn'\)"):
+        cavalcade.train("dqn", "CartPole-v1", settings=made)
+
+
+def test_names_that_are_no_setting_get_the_nearest_of_run_and_algorithm():
+    for wrong, near in (("learning_rat", "learning_rate"), ("step", "steps"), ("evaluation", "evaluations")):
+        with pytest.raises(UserError, match=rf"ppo has no setting '{wrong}'\. Did you mean '{near}'"):
+            cavalcade.train("ppo", "CartPole-v1", **{wrong: 1})

@@ -175,9 +175,9 @@ def test_summed_losses_are_means_times_the_number_of_steps():
 @pytest.mark.parametrize(
     "wrong, says",
     [
-        ({"replay_share": 1.0}, "--replay-share is 1.0; below 1"),
+        ({"replay_share": 1.0}, "--replay-share is 1.0; it has to be a number of at least 0 and below 1"),
         ({"replay_share": -0.5}, "--replay-share is -0.5"),
-        ({"rho_bar": 0.0}, "--rho-bar is 0.0; it has to be above 0"),
+        ({"rho_bar": 0.0}, "--rho-bar is 0.0; it has to be a number above 0"),
         ({"batch": 32, "replay_size": 16}, "--replay-size is 16; it has to be at least 32"),
         ({"queue_batches": 0}, "--queue-batches is 0"),
         ({"correction": "v-trace"}, "--correction 'v-trace' is not one of .* Did you mean 'vtrace'"),

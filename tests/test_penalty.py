@@ -143,7 +143,7 @@ def test_words_and_numbers_that_mean_nothing_are_refused():
     for wrong, says in (
         ({"surrogate": "penality"}, "--surrogate 'penality' is not one of clip, penalty. Did you mean 'penalty'"),
         ({"kl_rule": "heese"}, "--kl-rule 'heese' is not one of ppo, rllib, heess. Did you mean 'heess'"),
-        ({"kl_target": 0.0}, "--kl-target is 0.0; it has to be above 0."),
+        ({"kl_target": 0.0}, "--kl-target is 0.0; it has to be a number above 0"),
     ):
         with pytest.raises(UserError, match=says):
             ppo_of(**wrong)

@@ -9,7 +9,7 @@ from typing import Any
 
 from cavalcade.algorithm import Forward
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
-from cavalcade.errors import require_at_least
+from cavalcade.config import setting
 from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.ops.losses import weighted_mean
 from cavalcade.ops.returns import gae
@@ -20,16 +20,19 @@ from cavalcade.tree import Tree
 @dataclass(frozen=True)
 class A2C(ActorCritic):
     gae_lambda: float = 1.0  # 1 gives the n-step returns of the paper
-    unroll: int = 8  # t_max is 5 in the paper
+    unroll: int = 8  # 5 in the paper, called t_max
     optimiser_name: str = "rmsprop"
     learning_rate: float = 7e-4
     normalise_advantages: bool = False
-    queue_batches: int = 1  # that may wait for the learner; with more than one the policy may have moved since
-    log_epsilon: float = 0.0  # inside logarithms of the policy, where it has moved (GA3C: 1e-6)
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_at_least(self, queue_batches=1, log_epsilon=0)
+    queue_batches: int = setting(
+        1, "that may wait for the learner; with more than one the policy may have moved since", "experience", at_least=1
+    )
+    log_epsilon: float = setting(
+        0.0,
+        "inside logarithms of the policy, for unrolls that it has moved away from (GA3C: 1e-6)",
+        "learning",
+        at_least=0,
+    )
 
     @property
     def reuse(self) -> str:  # type: ignore[override]

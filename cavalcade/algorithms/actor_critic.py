@@ -7,46 +7,54 @@ from typing import Any
 import numpy as np
 
 from cavalcade.algorithm import Adaptation, Clock, Forward
-from cavalcade.errors import require_at_least
+from cavalcade.config import Config, setting
 from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.layers import Network, linear
 from cavalcade.model import Model, build
-from cavalcade.networks import Torso, gaussian
+from cavalcade.networks import CONVOLUTIONS, Torso, gaussian
 from cavalcade.ops import distributions
+from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK, EnvSpec
 from cavalcade.tree import Tree, map, take
 
+DISCOUNT = "what a reward is worth one environment step later"
+HIDDEN = "units of each layer of the torso, for observations that are no images"
+CONVOLUTION = "the torso for images"
+
 
 @dataclass(frozen=True)
-class ActorCritic:
-    discount: float = 0.99  # per environment step
-    gae_lambda: float = 0.95
-    unroll: int = 64  # steps of each environment per update
-    value_cost: float = 1.0  # times half the squared error
-    entropy_cost: float = 0.0
-    optimiser_name: str = "adam"
-    learning_rate: float = 1e-3
-    optimiser_epsilon: float = 1e-5
-    optimiser_decay: float = 0.99  # rmsprop
-    max_gradient_norm: float = 0.5
-    anneal: bool = True  # learning rate falls linearly to zero over the run
-    normalise_advantages: bool = True
-    normalise_observations: bool = False
-    normalise_rewards: bool = True  # in units of the deviation of their discounted sums
-    clip_rewards: bool = False  # to [-1, 1], as on Atari
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"
-    convolution: str = "nature"
-    shared: bool = False  # one torso for policy and value; always so for images and with memory
-    memory: int = 0  # size of the LSTM; 0 is feed-forward
+class ActorCritic(Config):
+    discount: float = setting(0.99, DISCOUNT, "learning", at_least=0, at_most=1)
+    gae_lambda: float = setting(
+        0.95, "0 trusts the values after one step, 1 only the rewards of the unroll", "learning", at_least=0, at_most=1
+    )
+    unroll: int = setting(64, "steps of each environment in one update", "learning", at_least=1)
+    learning_rate: float = setting(1e-3, "step size of the optimiser", "learning", at_least=0)
+    anneal: bool = setting(True, "the learning rate falls linearly to zero over the run", "learning")
+    value_cost: float = setting(
+        1.0, "weight of half the squared error of the values in the loss", "learning", at_least=0
+    )
+    entropy_cost: float = setting(0.0, "reward for an undecided policy in the loss", "exploration", at_least=0)
+    max_gradient_norm: float = setting(
+        0.5, "gradients are scaled down to this norm; 0 leaves them as they are", "learning", at_least=0
+    )
+    optimiser_name: str = setting("adam", "the rule of the updates", "learning", words=OPTIMISERS)
+    optimiser_epsilon: float = setting(1e-5, "added where the optimiser divides", "learning", at_least=0)
+    optimiser_decay: float = setting(0.99, "of the running means of rmsprop", "learning", at_least=0, below=1)
+    normalise_advantages: bool = setting(True, "to mean 0 and deviation 1 in every minibatch", "learning")
+    normalise_observations: bool = setting(False, "by their running mean and deviation; images are not", "network")
+    normalise_rewards: bool = setting(True, "in units of the deviation of their discounted sums", "learning")
+    clip_rewards: bool = setting(False, "to -1 .. 1, as on Atari", "learning")
+    hidden: tuple[int, ...] = setting((64, 64), HIDDEN, "network", at_least=1)
+    activation: str = setting("tanh", "between the layers", "network")
+    convolution: str = setting("nature", CONVOLUTION, "network", words=CONVOLUTIONS)
+    shared: bool = setting(False, "one torso for policy and value; always so for images and with memory", "network")
+    memory: int = setting(0, "size of the LSTM between torso and heads; 0 is none", "network", at_least=0)
 
     reuse = "once"
     acts_by = "policy"
     target_period = 0
-
-    def __post_init__(self) -> None:
-        require_at_least(self, unroll=1, memory=0, discount=0, gae_lambda=0, learning_rate=0)
 
     def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
         heads = {

@@ -13,12 +13,14 @@ from typing import Any
 import numpy as np
 
 from cavalcade.algorithm import Adaptation, Clock, Forward
+from cavalcade.config import Config, setting
 from cavalcade.errors import UserError, require_at_least
 from cavalcade.experience import SMALLEST_PRIORITY, Experience, NStep, Replay
 from cavalcade.layers import Network, linear
 from cavalcade.model import Model, build
-from cavalcade.networks import Torso, dueling
+from cavalcade.networks import CONVOLUTIONS, Torso, dueling
 from cavalcade.ops.losses import huber
+from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK, EnvSpec
 from cavalcade.tree import Tree
@@ -27,47 +29,68 @@ ILLEGAL = -1e9  # the value of an action that may not be taken
 
 
 @dataclass(frozen=True)
-class DQN:
-    discount: float = 0.99  # per environment step
-    n_step: int = 3
-    double: bool = True
-    dueling: bool = True
-    replay_size: int = 50_000
-    replay_start: int = 1_000  # transitions before the first update
-    priority_exponent: float = 0.0  # draws in proportion to |error| ** exponent; 0 is uniform
-    importance_exponent: float = 0.4  # of the weights that correct for it
-    actor_priorities: bool = False  # new items come with the error that acting saw; else with the highest so far
-    trim_every: int = 0  # draws; up to then replay may exceed its size; 0 removes at once
-    batch: int = 64
-    update_every: int = 2  # environment steps per update
-    updates_per_draw: int = 4  # updates made from one draw of the table, compiled as one call
-    tolerance: float = 0.0  # updates may run ahead of acting, or behind, by this share of what replay_start is worth
-    flush: int = 1  # items that an actor gathers before it sends them
-    pull_every: int = 0  # steps of each environment until an actor asks for newer parameters; 0 asks at every step
-    target_period: int = 250  # updates
-    epsilon_start: float = 1.0
-    epsilon_end: float = 0.04
-    epsilon_steps: int = 10_000  # environment steps over which epsilon falls
-    epsilon_ladder: bool = False  # instead: environment i of N keeps 0.4 ** (1 + 7 i / (N - 1)), as in Ape-X
-    optimiser_name: str = "adam"
-    learning_rate: float = 1e-3
-    optimiser_epsilon: float = 1e-8
-    max_gradient_norm: float = 10.0
-    anneal: bool = True  # learning rate falls linearly to zero over the run
-    clip_rewards: bool = False  # to [-1, 1], as on Atari
-    hidden: tuple[int, ...] = (128, 128)
-    activation: str = "relu"
-    convolution: str = "nature"
-    normalise_observations: bool = False
+class DQN(Config):
+    discount: float = setting(
+        0.99, "what a reward is worth one environment step later", "learning", at_least=0, at_most=1
+    )
+    learning_rate: float = setting(1e-3, "step size of the optimiser", "learning", at_least=0)
+    anneal: bool = setting(True, "the learning rate falls linearly to zero over the run", "learning")
+    batch: int = setting(64, "transitions of one update", "learning", at_least=1)
+    update_every: int = setting(2, "environment steps per update", "learning", at_least=1)
+    updates_per_draw: int = setting(
+        4, "updates made from one draw of the table, compiled as one call", "learning", at_least=1
+    )
+    target_period: int = setting(250, "updates between copies into the target network", "learning", at_least=1)
+    n_step: int = setting(3, "rewards that are summed before the value of what follows counts", "learning", at_least=1)
+    double: bool = setting(True, "the network chooses, the target network judges (van Hasselt 2016)", "learning")
+    max_gradient_norm: float = setting(
+        10.0, "gradients are scaled down to this norm; 0 leaves them as they are", "learning", at_least=0
+    )
+    optimiser_name: str = setting("adam", "the rule of the updates", "learning", words=OPTIMISERS)
+    optimiser_epsilon: float = setting(1e-8, "added where the optimiser divides", "learning", at_least=0)
+    clip_rewards: bool = setting(False, "to -1 .. 1, as on Atari", "learning")
+    epsilon_start: float = setting(1.0, "share of random actions at first", "exploration", at_least=0, at_most=1)
+    epsilon_end: float = setting(0.04, "share of random actions in the end", "exploration", at_least=0, at_most=1)
+    epsilon_steps: int = setting(10_000, "environment steps over which it falls", "exploration", at_least=0)
+    epsilon_ladder: bool = setting(
+        False, "instead, environment i of N keeps 0.4 ** (1 + 7 i / (N - 1)), as in Ape-X", "exploration"
+    )
+    replay_size: int = setting(50_000, "transitions that are kept", "experience", at_least=1)
+    replay_start: int = setting(1_000, "transitions before the first update", "experience", at_least=1)
+    priority_exponent: float = setting(
+        0.0, "draws in proportion to |error| ** exponent; 0 is uniform", "experience", at_least=0
+    )
+    importance_exponent: float = setting(0.4, "of the weights that correct for it", "experience", at_least=0)
+    actor_priorities: bool = setting(
+        False, "new items come with the error that acting saw; else with the highest so far", "experience"
+    )
+    trim_every: int = setting(
+        0, "draws up to which replay may exceed its size; 0 removes at once", "experience", at_least=0
+    )
+    tolerance: float = setting(
+        0.0, "updates may run ahead or behind by this share of what replay_start is worth", "experience", at_least=0
+    )
+    flush: int = setting(1, "items that an actor gathers before it sends them", "experience", at_least=1)
+    pull_every: int = setting(
+        0,
+        "steps of each environment until an actor asks for newer parameters; 0 asks at every step",
+        "experience",
+        at_least=0,
+    )
+    hidden: tuple[int, ...] = setting(
+        (128, 128), "units of each layer of the torso, for observations that are no images", "network", at_least=1
+    )
+    activation: str = setting("relu", "between the layers", "network")
+    convolution: str = setting("nature", "the torso for images", "network", words=CONVOLUTIONS)
+    dueling: bool = setting(True, "value and advantages apart (Wang 2016)", "network")
+    normalise_observations: bool = setting(False, "by their running mean and deviation; images are not", "network")
 
     reuse = "many"
     acts_by = "q"
 
     def __post_init__(self) -> None:
-        require_at_least(self, n_step=1, batch=1, update_every=1, updates_per_draw=1, target_period=1, replay_start=1)
-        require_at_least(self, priority_exponent=0, importance_exponent=0, trim_every=0, tolerance=0)
-        require_at_least(self, flush=1, pull_every=0)
-        require_at_least(self, replay_size=self.replay_start, discount=0, learning_rate=0, epsilon_steps=0)
+        super().__post_init__()
+        require_at_least(self, replay_size=self.replay_start)
 
     def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
         if spec.action.kind != "discrete":

@@ -13,7 +13,8 @@ from typing import Any
 
 from cavalcade.algorithm import Forward
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
-from cavalcade.errors import UserError, require_at_least, require_one_of
+from cavalcade.config import setting
+from cavalcade.errors import require_at_least
 from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.ops.losses import weighted_mean
 from cavalcade.ops.returns import clipped_ratio, gae, vtrace
@@ -27,18 +28,36 @@ EPSILON = 1e-6  # inside the logarithm of the policy, as in GA3C
 @dataclass(frozen=True)
 class Impala(ActorCritic):
     gae_lambda: float = 1.0  # of the traces; 1 in the paper
-    correction: str = "vtrace"  # of the actors' lag: vtrace, one-step, epsilon, none
-    rho_bar: float = 1.0  # decides whose value is learned: that of a policy between the actors' and the learner's
-    c_bar: float = 1.0  # decides only how far corrections reach back
+    correction: str = setting("vtrace", "of the lag between actors and learner", "learning", words=CORRECTIONS)
+    rho_bar: float = setting(
+        1.0,
+        "decides whose value is learned: that of a policy between the actors' and the learner's",
+        "learning",
+        above=0,
+    )
+    c_bar: float = setting(1.0, "decides only how far corrections reach back", "learning", above=0)
     unroll: int = 20
-    batch: int = 16  # unrolls of one update; 32 in the paper
-    queue_batches: int = 2  # that may wait for the learner, which bounds how old they get; 1 is nearly lock step
-    max_policy_lag: int = 0  # updates; older unrolls are left out of the loss; 0 leaves out none
-    replay_share: float = 0.0  # of each batch, drawn again from the newest unrolls; 0.5 in the paper's variant
-    replay_size: int = 10_000  # unrolls
+    batch: int = setting(16, "unrolls of one update; 32 in the paper", "learning", at_least=1)
+    queue_batches: int = setting(
+        2,
+        "that may wait for the learner, which bounds how old they get; 1 is nearly lock step",
+        "experience",
+        at_least=1,
+    )
+    max_policy_lag: int = setting(
+        0, "updates; older unrolls are left out of the loss; 0 leaves out none", "experience", at_least=0
+    )
+    replay_share: float = setting(
+        0.0,
+        "of each batch, drawn again from the newest unrolls (0.5 in the paper); below 1, or nothing new is learned",
+        "experience",
+        at_least=0,
+        below=1,
+    )
+    replay_size: int = setting(10_000, "unrolls that may be drawn again", "experience", at_least=1)
     # The paper sums its losses over batch and time, so rate and largest norm hold for its batch of 32 x 20 steps only;
     # with means they hold for any, and on small vectors those that other actor-critics learn with do as well.
-    summed: bool = False
+    summed: bool = setting(False, "losses are summed over batch and time instead of averaged", "learning")
     entropy_cost: float = 0.01
     optimiser_name: str = "rmsprop"
     learning_rate: float = 7e-4
@@ -48,13 +67,7 @@ class Impala(ActorCritic):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        require_at_least(self, batch=1, queue_batches=1, max_policy_lag=0, replay_share=0, replay_size=self.batch)
-        require_one_of(self, correction=CORRECTIONS)
-        for name in ("rho_bar", "c_bar"):
-            if not getattr(self, name) > 0:
-                raise UserError(f"--{name.replace('_', '-')} is {getattr(self, name)}; it has to be above 0.")
-        if not self.replay_share < 1:
-            raise UserError(f"--replay-share is {self.replay_share}; below 1, or nothing new would be learned from.")
+        require_at_least(self, replay_size=self.batch)
 
     def experience(self) -> Experience:
         queue = Queue(self.queue_batches, self.max_policy_lag, self.replay_share, self.replay_size)

@@ -15,7 +15,8 @@ import numpy as np
 
 from cavalcade.algorithm import DRAW, Adaptation, Forward
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised, time_major
-from cavalcade.errors import UserError, require_at_least, require_one_of
+from cavalcade.config import setting
+from cavalcade.errors import UserError
 from cavalcade.ops.losses import ppo_clip, unbounded_surrogate
 from cavalcade.ops.penalty import KL_RULES, adapted, kl_penalty
 from cavalcade.ops.returns import gae
@@ -25,19 +26,12 @@ from cavalcade.tree import Tree, map
 
 @dataclass(frozen=True)
 class PPO(ActorCritic):
-    epochs: int = 4
-    minibatches_per_epoch: int = 4
-    surrogate: str = "clip"  # what bounds the policy's move: clip, penalty
-    clip: float = 0.2
-    kl_rule: str = "ppo"  # how the penalty's coefficient changes: ppo, rllib, heess
-    kl_target: float = 0.01  # of the penalty, for each draw
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        require_at_least(self, epochs=1, minibatches_per_epoch=1, clip=0)
-        require_one_of(self, surrogate=("clip", "penalty"), kl_rule=KL_RULES)
-        if not self.kl_target > 0:
-            raise UserError(f"--kl-target is {self.kl_target}; it has to be above 0.")
+    epochs: int = setting(4, "how often each batch is gone through", "learning", at_least=1)
+    minibatches_per_epoch: int = setting(4, "into which a batch is cut, an update each", "learning", at_least=1)
+    surrogate: str = setting("clip", "what bounds the policy's move", "learning", words=("clip", "penalty"))
+    clip: float = setting(0.2, "how far the ratio of new to old probabilities counts", "learning", at_least=0)
+    kl_rule: str = setting("ppo", "how the penalty's coefficient changes", "learning", words=tuple(KL_RULES))
+    kl_target: float = setting(0.01, "divergence per draw that the penalty aims at", "learning", above=0)
 
     def updates(self, steps: int, environments: int) -> int:
         return steps // (self.unroll * environments) * self.epochs * self.minibatches_per_epoch
