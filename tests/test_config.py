@@ -9,6 +9,7 @@ import gymnasium as gym
 import pytest
 
 import cavalcade
+from cavalcade.activations import ACTIVATIONS
 from cavalcade.errors import UserError
 from cavalcade.experiment import ALGORITHMS, Settings
 from cavalcade.networks import Torso
@@ -80,7 +81,7 @@ def test_a_dead_option_would_be_found():
 
 CHOICES = {  # for words, another one that means something
     "optimiser_name": list(NAMES),
-    "activation": ["tanh", "relu"],
+    "activation": list(ACTIVATIONS),
     "convolution": ["nature", "impala"],
     "surrogate": ["clip", "penalty"],
     "kl_rule": ["ppo", "rllib", "heess"],
