@@ -1,4 +1,4 @@
-"""What stands behind each layer of an MLP, once for every backend, so that a policy trained on one acts alike on another.
+"""What stands behind each layer of an MLP: one text for every backend, so that a policy acts alike on all of them.
 
 `ACTIVATIONS[name](xp)` is the function in that namespace. None has a gradient that is not finite: where a formula
 would overflow it is given the part of its argument for which it holds, `x - relu(x)` for what lies below zero.
