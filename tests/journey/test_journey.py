@@ -176,7 +176,9 @@ cavalcade.train("a2c", "CartPole-v1", backend="numpy", evaluations=0, out="runs/
 
 
 def test_values_from_python(installed, tmp_path):
-    misspelt, discount = succeeded(installed.script(VALUES, tmp_path)).splitlines()
+    said = succeeded(installed.script(VALUES, tmp_path))
+    assert said.count("\n") == 2, f"display=False prints nothing:\n{said}"
+    misspelt, discount = said.splitlines()
     assert "'learning_rat'" in misspelt and "Did you mean 'learning_rate'" in misspelt
     assert "discount" in discount and "1.5" in discount
     assert not (tmp_path / "runs/wrong").exists()
