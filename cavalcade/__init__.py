@@ -23,6 +23,7 @@ _HOMES = {
     "settings": "cavalcade.typed_settings",
     "evaluate": "cavalcade.trained",
     "load_policy": "cavalcade.trained",
+    "Greedy": "cavalcade.greedy",
     "Run": "cavalcade.runs",
     "UserError": "cavalcade.errors",
 }

@@ -248,15 +248,22 @@ def require_known(system: str, names: Iterable[str]) -> None:
             raise UserError(f"{system} has no setting '{name}'.{nearest(name, [*algorithm, *described(Settings)])}")
 
 
+MODULES = {  # a user's own network, by its base class: what computes it, and who adapts it
+    "torch.nn.modules.module": ("torch", "torch_modules"),
+    "flax.linen.module": ("jax", "flax_modules"),
+    "flax.nnx.module": ("jax", "flax_modules"),
+}
+
+
 def adapt(network: Any, backend: str) -> Callable[[EnvSpec], Network]:
     """A user's `torch.nn.Module` or Flax module in the place of the torso."""
-    kinds = [base.__module__.split(".")[0] for base in type(network).__mro__]
-    if "torch" in kinds:
-        needed, module = "torch", "torch_modules"
-    elif "flax" in kinds:
-        needed, module = "jax", "flax_modules"
-    else:
+    if isinstance(network, type):
+        raise UserError(f"The network is the class {network.__name__}; give an instance, {network.__name__}(...).")
+    homes = [base.__module__ for base in type(network).__mro__ if base.__name__ == "Module"]
+    found = next((MODULES[home] for home in homes if home in MODULES), None)
+    if found is None:
         raise UserError(f"The network is a {type(network).__name__}; give a torch.nn.Module or a Flax module.")
+    needed, module = found
     if backend != needed:
         raise UserError(f"A {type(network).__name__} from {needed} needs --backend {needed}, not {backend}.")
     import importlib

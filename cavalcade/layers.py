@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cavalcade.activations import ACTIVATIONS
 from cavalcade.tree import Tree
 
 Rng = np.random.Generator
@@ -72,7 +73,7 @@ def mlp(inputs: int, hidden: tuple[int, ...], activation: str, initialiser: str)
         return {name: layer.init(rng) for name, layer in layers.items()}
 
     def apply(xp: Any, params: Tree, x: Any) -> Any:
-        function = getattr(xp, activation)
+        function = ACTIVATIONS[activation](xp)
         for name, layer in layers.items():
             x = function(layer.apply(xp, params[name], x))
         return x

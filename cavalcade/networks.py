@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from cavalcade.activations import ACTIVATIONS
 from cavalcade.convolutions import as_image, channels_first, impala_cnn, is_image, nature_cnn
 from cavalcade.errors import UserError, require_one_of
 from cavalcade.layers import Network, Rng, linear, mlp, orthogonal
@@ -19,12 +20,12 @@ class Torso:
     """How observations become features."""
 
     hidden: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"  # tanh, relu
+    activation: str = "tanh"  # one of ACTIVATIONS; CNNs have the relu of their papers
     convolution: str = "nature"  # nature, impala
     initialiser: str = "orthogonal"  # orthogonal, uniform
 
     def __post_init__(self) -> None:
-        require_one_of(self, activation=("tanh", "relu"), convolution=CONVOLUTIONS)
+        require_one_of(self, activation=ACTIVATIONS, convolution=CONVOLUTIONS)
         if any(size < 1 for size in self.hidden):
             raise UserError(f"--hidden is {' '.join(map(str, self.hidden))}; every layer needs at least one unit.")
 

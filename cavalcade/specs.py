@@ -110,6 +110,20 @@ def action_spec(space: gym.Space) -> Leaf:
     raise UserError(f"The action space {type(space).__name__} is not supported; use Discrete, MultiDiscrete or Box.")
 
 
+def action_space(leaf: Leaf) -> gym.Space:
+    """The inverse of `action_spec`."""
+    if leaf.kind == "discrete":
+        return gym.spaces.Discrete(leaf.counts[0], start=leaf.start[0])
+    if leaf.kind == "multi_discrete":
+        counts, start = (np.reshape(np.array(each, np.int64), leaf.shape) for each in (leaf.counts, leaf.start))
+        return gym.spaces.MultiDiscrete(counts, start=start)
+    dtype = np.dtype(leaf.dtype)
+    each_has_its_own = len(leaf.low) == math.prod(leaf.shape)
+    bounds = [np.array(bound, dtype) for bound in (leaf.low, leaf.high)]
+    low, high = (b.reshape(leaf.shape) if each_has_its_own else np.full(leaf.shape, b[0], dtype) for b in bounds)
+    return gym.spaces.Box(low, high, leaf.shape, dtype.type)
+
+
 def _leaf(space: gym.Space, path: str) -> Leaf:
     if isinstance(space, gym.spaces.Box):
         low, high = (tuple(float(v) for v in np.ravel(bound)) for bound in (space.low, space.high))

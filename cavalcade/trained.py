@@ -12,10 +12,11 @@ from cavalcade.disk import write_atomically
 from cavalcade.errors import UserError
 from cavalcade.evaluation import STREAM, play_episodes, summary
 from cavalcade.experiment import ALGORITHMS, adapt
+from cavalcade.greedy import Greedy as Greedy
 from cavalcade.policy import Policy, check_same_spaces, read
 from cavalcade.runs import write_failure
 from cavalcade.specs import EnvSpec
-from cavalcade.tree import Layout, map
+from cavalcade.tree import Layout
 
 
 def load_policy(path: str | Path, network: Any = None) -> Policy:
@@ -110,20 +111,3 @@ def write_video(path: Path, frames: list[np.ndarray], rate: int = 30) -> None:
         raise UserError(write_failure(path, error)) from error
     except (ValueError, ImportError, IndexError, RuntimeError) as error:
         raise UserError(f"{path} could not be written ({error}); is the disk full?") from error
-
-
-class Greedy:
-    """One observation in, one action out, with the policy's memory in between; `reset()` between episodes."""
-
-    def __init__(self, policy: Policy):
-        self.policy = policy
-        self.reset()
-
-    def reset(self) -> None:
-        self.carry, self.first = self.policy.model.carry(1), np.ones(1, np.bool_)
-
-    def __call__(self, observation: Any) -> Any:
-        batch = map(lambda leaf: np.asarray(leaf)[None], observation)
-        action, _, self.carry = self.policy.act(batch, self.carry, self.first, None)
-        self.first = np.zeros(1, np.bool_)
-        return action[0]

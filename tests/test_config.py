@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import cavalcade
+from cavalcade.activations import ACTIVATIONS
 from cavalcade.config import Config, described, setting
 from cavalcade.errors import UserError
 from cavalcade.experiment import ALGORITHMS
@@ -84,7 +85,7 @@ def test_a_dead_option_would_be_found():
 
 CHOICES = {  # for words, another one that means something
     "optimiser_name": list(NAMES),
-    "activation": ["tanh", "relu"],
+    "activation": list(ACTIVATIONS),
     "convolution": ["nature", "impala"],
     "surrogate": ["clip", "penalty"],
     "kl_rule": ["ppo", "rllib", "heess"],

@@ -1,11 +1,12 @@
-"""The documents are executed: commands and snippets of README and guide run as written, in order, in one folder."""
+"""The guide is executed: its commands and snippets run as written, in order, in one folder.
+
+`tests/journey` does the same with the README.
+"""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
-
-import pytest
 
 from cavalcade.experiment import ARCHITECTURES, Experiment, Settings
 from cavalcade.systems import SYSTEMS
@@ -24,10 +25,9 @@ def shortened(command: str) -> list[str]:
     return [re.sub(r"^100000$", "2000", word) for word in words]
 
 
-@pytest.mark.parametrize("document", ["README.md", "docs/guide.md"])
-def test_commands_and_snippets_run(document, tmp_path):
+def test_commands_and_snippets_run(tmp_path):
     ran = 0
-    for language, text in blocks(document):
+    for language, text in blocks("docs/guide.md"):
         if language == "python":
             subprocess.run([sys.executable, "-c", text], cwd=tmp_path, check=True, capture_output=True)
             ran += 1

@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 import torch
+from flax import nnx
 from torch import nn
 
 from cavalcade import load_policy, tree
@@ -20,7 +21,7 @@ SETTINGS = {
     "a2c": {"unroll": 4},
     "dqn": {"replay_start": 16, "batch": 16, "updates_per_draw": 1, "update_every": 4},
 }
-BACKENDS = ["torch", "jax"]
+KINDS = {"torch": "torch", "linen": "jax", "nnx": "jax"}  # of modules, and their backends
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -78,6 +79,17 @@ class FlaxPlain(flax.Module):
         return flax.relu(flax.Dense(6)(x)) * self.param("scale", lambda key: jnp.float32(1.5))
 
 
+class NnxPlain(nnx.Module):
+    def __init__(self, inputs=4, seed=0):
+        rngs = nnx.Rngs(seed)
+        self.body = nnx.Sequential(nnx.Linear(inputs, 12, rngs=rngs), nnx.LayerNorm(12, rngs=rngs), jnp.tanh)
+        self.last = nnx.Linear(12, 6, rngs=rngs)
+        self.scale = nnx.Param(jnp.float32(1.5))
+
+    def __call__(self, x):
+        return nnx.relu(self.last(self.body(x))) * self.scale
+
+
 class TorchNest(nn.Module):
     def __init__(self):
         super().__init__()
@@ -96,14 +108,23 @@ class FlaxNest(flax.Module):
         return jnp.tanh(flax.Dense(6)(joined))
 
 
-def plain(backend):
-    torch.manual_seed(0)
-    return TorchPlain() if backend == "torch" else FlaxPlain()
+class NnxNest(nnx.Module):
+    def __init__(self, seed=0):
+        rngs = nnx.Rngs(seed)
+        self.embed, self.body = nnx.Embed(4, 5, rngs=rngs), nnx.Linear(3 + 5 + 2, 6, rngs=rngs)
+
+    def __call__(self, obs):
+        choice, place = obs["goal"]["where"]["0"], obs["goal"]["where"]["1"]
+        return jnp.tanh(self.body(jnp.concatenate([obs["body"], self.embed(choice), place], 1)))
 
 
-def nest(backend):
+PLAIN = {"torch": TorchPlain, "linen": FlaxPlain, "nnx": NnxPlain}
+NEST = {"torch": TorchNest, "linen": FlaxNest, "nnx": NnxNest}
+
+
+def plain(kind):
     torch.manual_seed(0)
-    return TorchNest() if backend == "torch" else FlaxNest()
+    return PLAIN[kind]()
 
 
 def create(module, backend, system="a2c", environment="CartPole-v1", **overrides):
@@ -138,12 +159,12 @@ def trained(run, updates=6):
 # --- learning -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("system, backend", [("ppo", "torch"), ("dqn", "torch"), ("dqn", "jax")])
-def test_every_parameter_of_the_module_is_trained(system, backend):
-    run = create(plain(backend), backend, system)
+@pytest.mark.parametrize("system, kind", [("ppo", "torch"), ("dqn", "torch"), ("dqn", "linen"), ("ppo", "nnx")])
+def test_every_parameter_of_the_module_is_trained(system, kind):
+    run = create(plain(kind), KINDS[kind], system)
     runtime = trained(run)
     assert sorted(leaf.size for leaf in at_first(run).values()) == [1, 6, 12, 12, 12, 48, 72]
-    assert runtime.objects["actor/0"].policy.acts_in == backend
+    assert runtime.objects["actor/0"].policy.acts_in == KINDS[kind]
 
 
 def test_training_starts_from_the_numbers_a_torch_module_was_made_with():
@@ -155,9 +176,39 @@ def test_training_starts_from_the_numbers_a_torch_module_was_made_with():
         assert np.array_equal(found[name.replace(".", "/")], parameter.detach().numpy()), name
 
 
-def test_a_flax_module_is_born_from_the_seed():
-    first, again = (at_first(create(plain("jax"), "jax")) for _ in range(2))
-    other = create(plain("jax"), "jax").parts.model.init(np.random.default_rng(5))["torso"]["shared"]
+def test_training_starts_from_the_numbers_an_nnx_module_was_made_with():
+    module = NnxPlain(seed=3)
+    found = at_first(create(module, "jax"))
+    assert np.array_equal(found["body/layers/0/kernel"], module.body.layers[0].kernel.get_value())
+    assert np.array_equal(found["last/bias"], module.last.bias.get_value()) and found["scale"] == 1.5
+    assert not np.array_equal(found["last/kernel"], NnxPlain(seed=4).last.kernel.get_value())
+
+
+class NnxDeep(nnx.Module):
+    """More layers than there are digits, one of them used twice, one without a bias."""
+
+    def __init__(self):
+        rngs = nnx.Rngs(0)
+        self.layers = nnx.List([nnx.Linear(4, 4, rngs=rngs, use_bias=i > 0) for i in range(11)])
+        self.layers.append(self.layers[0])
+
+    def __call__(self, x):
+        for layer in self.layers:
+            x = jnp.tanh(layer(x))
+        return x
+
+
+@pytest.mark.parametrize("make", [NnxPlain, NnxDeep])
+def test_a_model_with_an_nnx_module_computes_what_the_module_computes(make):
+    module, x = make(), np.random.default_rng(0).standard_normal((5, 4)).astype(np.float32)
+    network = create(module, "jax").parts.model.torsos["shared"]
+    params = network.init(np.random.default_rng(0))
+    np.testing.assert_allclose(network.apply(jnp, params, x), module(x), atol=1e-6)
+
+
+def test_a_linen_module_is_born_from_the_seed():
+    first, again = (at_first(create(plain("linen"), "jax")) for _ in range(2))
+    other = create(plain("linen"), "jax").parts.model.init(np.random.default_rng(5))["torso"]["shared"]
     assert all(np.array_equal(first[path], again[path]) for path in first)
     assert not np.array_equal(first["Dense_0/kernel"], other["Dense_0"]["kernel"])
 
@@ -173,9 +224,9 @@ def test_a_model_with_a_module_computes_what_the_module_computes():
     assert network.features == 6
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_memory_and_normalisation_go_around_the_module(backend):
-    run = create(plain(backend), backend, memory=5, normalise_observations=True)
+@pytest.mark.parametrize("kind", KINDS)
+def test_memory_and_normalisation_go_around_the_module(kind):
+    run = create(plain(kind), KINDS[kind], memory=5, normalise_observations=True)
     trained(run, 2)
     assert run.model.memory and run.model.normalised == ("",)
 
@@ -197,7 +248,19 @@ class FlaxWithMask(flax.Module):
         return jnp.tanh(flax.Dense(6)(obs["observation"]))
 
 
-@pytest.mark.parametrize("module, backend", [(TorchWithMask(), "torch"), (FlaxWithMask(), "jax")])
+class NnxWithMask(nnx.Module):
+    def __init__(self):
+        self.layer = nnx.Linear(1, 6, rngs=nnx.Rngs(0))
+
+    def __call__(self, obs):
+        assert set(obs) == {"observation"}, f"the module was given {sorted(obs)}"
+        return jnp.tanh(self.layer(obs["observation"]))
+
+
+MASKED = [(TorchWithMask(), "torch"), (FlaxWithMask(), "jax"), (NnxWithMask(), "jax")]
+
+
+@pytest.mark.parametrize("module, backend", MASKED)
 def test_a_module_is_tried_with_what_it_will_be_given(module, backend):
     """The mask of legal actions is no feature: not in training, and not when the module is tried beforehand."""
     run = create(module, backend, environment="cavalcade/MaskedBandit-v0")
@@ -245,7 +308,12 @@ class FlaxFlat(flax.Module):
         return x.reshape((len(x), -1))
 
 
-@pytest.mark.parametrize("module, backend", [(nn.Flatten(), "torch"), (FlaxFlat(), "jax")])
+class NnxFlat(nnx.Module):
+    def __call__(self, x):
+        return x.reshape((len(x), -1))
+
+
+@pytest.mark.parametrize("module, backend", [(nn.Flatten(), "torch"), (FlaxFlat(), "jax"), (NnxFlat(), "jax")])
 def test_a_module_without_parameters_gives_linear_heads(module, backend):
     runtime = create(module, backend).launch()
     while runtime.objects["learner"].version < 2:
@@ -273,7 +341,15 @@ class FlaxReturns(flax.Module):
         return self.what(flax.Dense(6)(x))
 
 
-@pytest.mark.parametrize("returns, backend", [(TorchReturns, "torch"), (FlaxReturns, "jax")])
+class NnxReturns(nnx.Module):
+    def __init__(self, what):
+        self.layer, self.what = nnx.Linear(4, 6, rngs=nnx.Rngs(0)), what
+
+    def __call__(self, x):
+        return self.what(self.layer(x))
+
+
+@pytest.mark.parametrize("returns, backend", [(TorchReturns, "torch"), (FlaxReturns, "jax"), (NnxReturns, "jax")])
 @pytest.mark.parametrize(
     "what",
     [
@@ -291,9 +367,8 @@ def test_anything_but_features_for_each_observation_is_refused(returns, backend,
         create(returns(what), backend)
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-def test_a_module_that_does_not_take_the_observations_is_refused_with_their_shapes(backend):
-    module = TorchPlain(inputs=5) if backend == "torch" else FlaxNest()
+@pytest.mark.parametrize("module, backend", [(TorchPlain(5), "torch"), (FlaxNest(), "jax"), (NnxPlain(5), "jax")])
+def test_a_module_that_does_not_take_the_observations_is_refused_with_their_shapes(module, backend):
     with pytest.raises(UserError, match=r"does not take observations .*'observation': \(4,\)"):
         create(module, backend)
 
@@ -305,6 +380,7 @@ def test_a_module_that_does_not_take_the_observations_is_refused_with_their_shap
         (TorchPlain(), "numpy", "torch"),
         (FlaxPlain(), "torch", "jax"),
         (FlaxPlain(), "numpy", "jax"),
+        (NnxPlain(), "torch", "jax"),
     ],
 )
 def test_a_module_on_another_backend_is_refused_with_the_right_one(module, backend, needed):
@@ -312,9 +388,16 @@ def test_a_module_on_another_backend_is_refused_with_the_right_one(module, backe
         create(module, backend)
 
 
-def test_what_is_no_module_is_refused():
-    with pytest.raises(UserError, match=r"is a function; give a torch\.nn\.Module or a Flax module"):
-        create(lambda x: x, "torch")
+@pytest.mark.parametrize("given, kind", [(lambda x: x, "function"), (torch.ones(2), "Tensor"), (nnx.Rngs(0), "Rngs")])
+def test_what_is_no_module_is_refused(given, kind):
+    with pytest.raises(UserError, match=rf"is a {kind}; give a torch\.nn\.Module or a Flax module"):
+        create(given, "torch")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_class_in_the_place_of_a_module_is_refused(kind):
+    with pytest.raises(UserError, match=rf"is the class {PLAIN[kind].__name__}; give an instance"):
+        create(PLAIN[kind], KINDS[kind])
 
 
 class FlaxBatchNorm(flax.Module):
@@ -325,17 +408,28 @@ class FlaxBatchNorm(flax.Module):
         return flax.BatchNorm(use_running_average=self.averages)(flax.Dense(6)(x))
 
 
+class NnxWith(NnxPlain):
+    """Something beside the parameters."""
+
+    def __init__(self, what):
+        super().__init__()
+        self.what = nnx.data(what)
+
+
 @pytest.mark.parametrize(
-    "module, backend",
+    "module, backend, kept",
     [
-        (nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)), "torch"),
-        (FlaxBatchNorm(averages=True), "jax"),
-        (FlaxBatchNorm(averages=False), "jax"),
+        (nn.Sequential(nn.Linear(4, 6), nn.BatchNorm1d(6)), "torch", "keeps buffers"),
+        (nn.Sequential(nn.Linear(4, 6), nn.Dropout(0.1)), "torch", "has Dropout"),
+        (FlaxBatchNorm(averages=True), "jax", "keeps batch_stats"),
+        (FlaxBatchNorm(averages=False), "jax", "keeps batch_stats"),
+        (NnxWith(nnx.BatchNorm(6, rngs=nnx.Rngs(0))), "jax", "keeps BatchStat"),
+        (NnxWith(nnx.Dropout(0.1, rngs=nnx.Rngs(0))), "jax", "keeps RngCount, RngKey"),
+        (NnxWith(jnp.ones(3)), "jax", "keeps an array"),
     ],
-    ids=["torch", "flax, acting", "flax, learning"],
 )
-def test_running_statistics_in_a_module_are_refused_in_one_sentence(module, backend):
-    with pytest.raises(UserError, match=r"The module keeps .*(buffers|batch_stats)") as caught:
+def test_what_is_no_parameter_is_refused_in_one_sentence(module, backend, kept):
+    with pytest.raises(UserError, match=f"The module {kept}") as caught:
         create(module, backend)
     assert "\n" not in str(caught.value) and "http" not in str(caught.value)
 
@@ -343,18 +437,20 @@ def test_running_statistics_in_a_module_are_refused_in_one_sentence(module, back
 # --- the stored policy --------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("backend", BACKENDS)
-@pytest.mark.parametrize("make, environment", [(plain, "CartPole-v1"), (nest, Nested)], ids=["array", "nest"])
-def test_a_stored_policy_acts_the_same_with_a_fresh_module(tmp_path, backend, make, environment):
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("make, environment", [(PLAIN, "CartPole-v1"), (NEST, Nested)], ids=["array", "nest"])
+def test_a_stored_policy_acts_the_same_with_a_fresh_module(tmp_path, kind, make, environment):
     """And a nest of observations reaches the module as a nest, in training and afterwards."""
-    run = create(make(backend), backend, environment=environment, normalise_observations=True)
+    backend = KINDS[kind]
+    torch.manual_seed(0)
+    run = create(make[kind](), backend, environment=environment, normalise_observations=True)
     runtime = trained(run)
     policy, learner = run.parts.policy(), runtime.objects["learner"]
     policy.load(*learner.published, learner.version)
     policy.save(tmp_path, {"backend": backend, "custom_network": True})
 
     torch.manual_seed(99)
-    fresh = (TorchPlain if make is plain else TorchNest)() if backend == "torch" else make(backend)
+    fresh = make[kind](seed=99) if kind == "nnx" else make[kind]()
     loaded = load_policy(tmp_path, network=fresh)
     assert loaded.acts_in == backend and loaded.version == learner.version
     rng = np.random.default_rng(0)

@@ -21,10 +21,10 @@ from cavalcade import envs, tree
 from cavalcade.backends.numpy_backend import acting as numpy_namespace
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment, Settings
+from cavalcade.greedy import Greedy
 from cavalcade.policy import Policy
 from cavalcade.runs import Run
 from cavalcade.specs import MASK
-from cavalcade.trained import Greedy
 from cavalcade.training import Session
 
 ROOT = Path(__file__).parents[1]

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from cavalcade.activations import ACTIVATIONS
 from cavalcade.algorithm import Adaptation, Clock, Forward
 from cavalcade.config import Config, setting
 from cavalcade.experience import Experience, Queue, Unroll
@@ -47,7 +48,7 @@ class ActorCritic(Config):
     normalise_rewards: bool = setting(True, "in units of the deviation of their discounted sums", "learning")
     clip_rewards: bool = setting(False, "to -1 .. 1, as on Atari", "learning")
     hidden: tuple[int, ...] = setting((64, 64), HIDDEN, "network", at_least=1)
-    activation: str = setting("tanh", "between the layers", "network")
+    activation: str = setting("tanh", "between the layers", "network", words=tuple(ACTIVATIONS))
     convolution: str = setting("nature", CONVOLUTION, "network", words=CONVOLUTIONS)
     shared: bool = setting(False, "one torso for policy and value; always so for images and with memory", "network")
     memory: int = setting(0, "size of the LSTM between torso and heads; 0 is none", "network", at_least=0)

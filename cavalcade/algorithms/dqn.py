@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 
+from cavalcade.activations import ACTIVATIONS
 from cavalcade.algorithm import Adaptation, Clock, Forward
 from cavalcade.config import Config, setting
 from cavalcade.errors import UserError, require_at_least
@@ -80,7 +81,7 @@ class DQN(Config):
     hidden: tuple[int, ...] = setting(
         (128, 128), "units of each layer of the torso, for observations that are no images", "network", at_least=1
     )
-    activation: str = setting("relu", "between the layers", "network")
+    activation: str = setting("relu", "between the layers", "network", words=tuple(ACTIVATIONS))
     convolution: str = setting("nature", "the torso for images", "network", words=CONVOLUTIONS)
     dueling: bool = setting(True, "value and advantages apart (Wang 2016)", "network")
     normalise_observations: bool = setting(False, "by their running mean and deviation; images are not", "network")

@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import nn
+from torch.nn.modules.dropout import _DropoutNd
 
 from cavalcade import tree
 from cavalcade.errors import UserError
@@ -19,6 +20,11 @@ class Adapted:
         if next(module.buffers(), None) is not None:
             raise UserError(
                 "The module keeps buffers (running statistics); use layers without them, for example LayerNorm."
+            )
+        if any(isinstance(part, _DropoutNd) and part.training and part.p for part in module.modules()):
+            raise UserError(
+                "The module has Dropout, with which acting and learning would see different networks; remove it, "
+                "or switch it off with module.eval()."
             )
         self.module = module
 
