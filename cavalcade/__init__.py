@@ -12,6 +12,7 @@ _HOMES = {
     "train": "cavalcade.training",
     "resume": "cavalcade.training",
     "evaluate": "cavalcade.trained",
+    "play": "cavalcade.trained",
     "load_policy": "cavalcade.trained",
     "Run": "cavalcade.runs",
     "UserError": "cavalcade.errors",
@@ -23,3 +24,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"cavalcade has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cavalcade import __version__
 from cavalcade.errors import UserError, nearest
 from cavalcade.options import environment_options, parse, positionals
 
@@ -14,9 +15,9 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
 
   cavalcade train SYSTEM ENV [--steps N] [--seed S] [--out DIR] [--backend torch|jax|numpy] ...
   cavalcade train CONFIG.json [--out DIR]       the run of a config.json once more
-  cavalcade resume RUN                          go on with a run that was interrupted or killed
-  cavalcade evaluate RUN [--episodes K] [--seed S] [--json]
-  cavalcade play RUN [--out FILE.mp4] [--seed S]
+  cavalcade resume RUN [--steps N]              go on with a run that was interrupted or killed, or extend it
+  cavalcade evaluate RUN [--episodes K] [--seed S] [--sampled] [--environment ENV] [--json]
+  cavalcade play RUN [--out FILE.mp4] [--seed S] [--sampled] [--environment ENV]
   cavalcade plot RUN... [--out FILE.png] [--by step|time]
   cavalcade table RUN [--item N]                what the run's table held at its last checkpoint
   cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
@@ -33,6 +34,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if name in ("-h", "--help", "help"):
             print(USAGE, flush=True)
+            return 0
+        if name == "--version":
+            print(f"cavalcade {__version__}", flush=True)
             return 0
         if name not in COMMANDS:
             raise UserError(
@@ -103,17 +107,17 @@ def _train_again(arguments: list[str]) -> None:
     repeat(config, out=given.out)
 
 
-@dataclasses.dataclass(frozen=True)
-class Nothing:
-    """No options."""
-
-
 def resume(arguments: list[str]) -> None:
-    [path], rest = positionals(arguments, 1, "resume RUN")
-    parse(Nothing, rest, "resume RUN")
+    @dataclasses.dataclass(frozen=True)
+    class Resume:
+        steps: int | None = None  # a new total for the whole run
+        environment: str | None = None  # module:function, of a run that was made with an environment object
+
+    [path], rest = positionals(arguments, 1, "resume RUN [--steps N]")
+    given = parse(Resume, rest, "resume RUN")
     from cavalcade.training import resume as run_resume
 
-    run_resume(path)
+    run_resume(path, steps=given.steps, environment=given.environment)
 
 
 def evaluate(arguments: list[str]) -> None:
@@ -121,23 +125,37 @@ def evaluate(arguments: list[str]) -> None:
     class Evaluate:
         episodes: int = 100
         seed: int = 0
-        environment: str | None = None  # another one with the same spaces
+        environment: str | None = None  # another one with the same spaces, an id or module:function
+        sampled: bool = False  # acts with the noise of training instead of greedily
         json: bool = False  # one JSON object instead of a sentence
 
+    options, arguments = environment_options(arguments)
     [path], rest = positionals(arguments, 1, "evaluate RUN [--episodes K] [--seed S] [--json]")
     given = parse(Evaluate, rest, "evaluate RUN")
     if given.episodes < 1:
         raise UserError(f"--episodes is {given.episodes}; it has to be at least 1.")
+    from cavalcade.progress import EpisodesPlayed
     from cavalcade.trained import evaluate as judge
 
-    result = judge(path, given.episodes, given.seed, given.environment)
+    progress = EpisodesPlayed(given.episodes)
+    try:
+        named = {"environment": given.environment, "options": options or None}
+        result = judge(path, given.episodes, given.seed, sampled=given.sampled, progress=progress, **named)
+    finally:
+        progress.close()
     if given.json:
         print(json.dumps(result))
-    else:
-        print(
-            "mean {mean:.2f} (95 % interval {ci_low:.2f} to {ci_high:.2f}), median {median:.2f}, std {std:.2f}, "
-            "min {min:.2f}, max {max:.2f} over {episodes} episodes".format(**result)
-        )
+        return
+    kind = "sampled episodes" if result["sampled"] else "episodes"
+    elsewhere = ""
+    if options or result["environment"] != result["trained_on"]:
+        with_options = "".join(f" {name}={value}" for name, value in result["options"].items())
+        elsewhere = f" on {result['environment']}{with_options}, trained on {result['trained_on']}"
+    print(
+        "mean {mean:.2f} (95 % interval {ci_low:.2f} to {ci_high:.2f}), median {median:.2f}, std {std:.2f}, "
+        "min {min:.2f}, max {max:.2f} over {episodes}".format(**result)
+        + f" {kind}{elsewhere}"
+    )
 
 
 def play(arguments: list[str]) -> None:
@@ -145,12 +163,16 @@ def play(arguments: list[str]) -> None:
     class Play:
         out: Path | None = None  # .mp4 or .gif
         seed: int = 0
+        environment: str | None = None  # another one with the same spaces, an id or module:function
+        sampled: bool = False  # acts with the noise of training instead of greedily
 
+    options, arguments = environment_options(arguments)
     [path], rest = positionals(arguments, 1, "play RUN [--out FILE.mp4] [--seed S]")
     given = parse(Play, rest, "play RUN")
     from cavalcade.trained import play as film
 
-    video, total = film(path, given.out, given.seed)
+    named = {"environment": given.environment, "options": options or None}
+    video, total = film(path, given.out, given.seed, sampled=given.sampled, **named)
     print(f"return {total:.1f}, film in {video}")
 
 
