@@ -22,6 +22,7 @@ _HOMES = {
     "resume": "cavalcade.training",
     "settings": "cavalcade.typed_settings",
     "evaluate": "cavalcade.trained",
+    "play": "cavalcade.trained",
     "load_policy": "cavalcade.trained",
     "Greedy": "cavalcade.greedy",
     "Run": "cavalcade.runs",
@@ -34,3 +35,7 @@ def __getattr__(name: str) -> Any:
     if name not in _HOMES:
         raise AttributeError(f"cavalcade has no attribute '{name}'")
     return getattr(import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

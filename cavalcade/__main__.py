@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from cavalcade import __version__
 from cavalcade.config import described, setting
 from cavalcade.errors import UserError, nearest
 from cavalcade.options import HELP, environment_options, given, help_lines, parse, positionals
@@ -16,9 +17,9 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
 
   cavalcade train SYSTEM ENV [--steps N] [--seed S] [--out DIR] [--backend torch|jax|numpy] ...
   cavalcade train CONFIG.json [--out DIR]       the run of a config.json once more
-  cavalcade resume RUN                          go on with a run that was interrupted or killed
-  cavalcade evaluate RUN [--episodes K] [--seed S] [--json]
-  cavalcade play RUN [--out FILE.mp4] [--seed S]
+  cavalcade resume RUN [--steps N]              go on with a run that was interrupted or killed, or extend it
+  cavalcade evaluate RUN [--episodes K] [--seed S] [--sampled] [--environment ENV] [--json]
+  cavalcade play RUN [--out FILE.mp4] [--seed S] [--sampled] [--environment ENV]
   cavalcade plot RUN... [--out FILE.png] [--by step|time]
   cavalcade table RUN [--item N]                what the run's table held at its last checkpoint
   cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
@@ -40,6 +41,9 @@ def main(argv: list[str] | None = None) -> int:
     try:
         if name in ("-h", "--help", "help"):
             print(USAGE, flush=True)
+            return 0
+        if name == "--version":
+            print(f"cavalcade {__version__}", flush=True)
             return 0
         if name not in COMMANDS:
             raise UserError(
@@ -85,6 +89,7 @@ def train(arguments: list[str]) -> None:
         raise UserError(TRAIN_WHAT)
     from cavalcade.training import train as run_training
 
+    values["from_run"] = values.pop("from_", None)
     run_training(words[0], named or words[1], options=options, **values)
     return None
 
@@ -95,6 +100,7 @@ class Train:
     environment: str | None = setting(
         None, "module:function that makes the environment, in the place of ENV", "execution"
     )
+    from_: Path | None = setting(None, "the run folder whose policy this run begins from", "run")
 
 
 def _help_for_training(words: list[str], options: dict, rest: list[str]) -> None:
@@ -149,17 +155,17 @@ def _train_again(arguments: list[str]) -> None:
     repeat(config, out=chosen.out)
 
 
-@dataclasses.dataclass(frozen=True)
-class Nothing:
-    """No options."""
-
-
 def resume(arguments: list[str]) -> None:
-    [path], rest = positionals(arguments, 1, "resume RUN")
-    parse(Nothing, rest, "resume RUN")
+    @dataclasses.dataclass(frozen=True)
+    class Resume:
+        steps: int | None = setting(None, "a new total for the whole run", at_least=1)
+        environment: str | None = setting(None, "module:function, of a run that was made with an environment object")
+
+    [path], rest = positionals(arguments, 1, "resume RUN [--steps N]")
+    chosen = parse(Resume, rest, "resume RUN")
     from cavalcade.training import resume as run_resume
 
-    run_resume(path)
+    run_resume(path, steps=chosen.steps, environment=chosen.environment)
 
 
 def evaluate(arguments: list[str]) -> None:
@@ -167,21 +173,35 @@ def evaluate(arguments: list[str]) -> None:
     class Evaluate:
         episodes: int = setting(100, "whole ones", at_least=1)
         seed: int = setting(0, "of the episodes", at_least=0)
-        environment: str | None = setting(None, "another one with the same spaces")
+        environment: str | None = setting(None, "another one with the same spaces, an id or module:function")
+        sampled: bool = setting(False, "acts with the noise of training instead of greedily")
         json: bool = setting(False, "one JSON object instead of a sentence")
 
+    options, arguments = environment_options(arguments)
     [path], rest = positionals(arguments, 1, "evaluate RUN [--episodes K] [--seed S] [--json]")
     chosen = parse(Evaluate, rest, "evaluate RUN")
+    from cavalcade.progress import EpisodesPlayed
     from cavalcade.trained import evaluate as judge
 
-    result = judge(path, chosen.episodes, chosen.seed, chosen.environment)
+    progress = EpisodesPlayed(chosen.episodes)
+    try:
+        named = {"environment": chosen.environment, "options": options or None}
+        result = judge(path, chosen.episodes, chosen.seed, sampled=chosen.sampled, progress=progress, **named)
+    finally:
+        progress.close()
     if chosen.json:
         print(json.dumps(result))
-    else:
-        print(
-            "mean {mean:.2f} (95 % interval {ci_low:.2f} to {ci_high:.2f}), median {median:.2f}, std {std:.2f}, "
-            "min {min:.2f}, max {max:.2f} over {episodes} episodes".format(**result)
-        )
+        return
+    kind = "sampled episodes" if result["sampled"] else "episodes"
+    elsewhere = ""
+    if options or result["environment"] != result["trained_on"]:
+        with_options = "".join(f" {name}={value}" for name, value in result["options"].items())
+        elsewhere = f" on {result['environment']}{with_options}, trained on {result['trained_on']}"
+    print(
+        "mean {mean:.2f} (95 % interval {ci_low:.2f} to {ci_high:.2f}), median {median:.2f}, std {std:.2f}, "
+        "min {min:.2f}, max {max:.2f} over {episodes}".format(**result)
+        + f" {kind}{elsewhere}"
+    )
 
 
 def play(arguments: list[str]) -> None:
@@ -189,12 +209,16 @@ def play(arguments: list[str]) -> None:
     class Play:
         out: Path | None = setting(None, "the film, .mp4 or .gif; none is episode.mp4 in the run folder")
         seed: int = setting(0, "of the episode", at_least=0)
+        environment: str | None = setting(None, "another one with the same spaces, an id or module:function")
+        sampled: bool = setting(False, "acts with the noise of training instead of greedily")
 
+    options, arguments = environment_options(arguments)
     [path], rest = positionals(arguments, 1, "play RUN [--out FILE.mp4] [--seed S]")
     chosen = parse(Play, rest, "play RUN")
     from cavalcade.trained import play as film
 
-    video, total = film(path, chosen.out, chosen.seed)
+    named = {"environment": chosen.environment, "options": options or None}
+    video, total = film(path, chosen.out, chosen.seed, sampled=chosen.sampled, **named)
     print(f"return {total:.1f}, film in {video}")
 
 

@@ -32,7 +32,7 @@ class Seat:
         self.patience = experience.patience(count)
         self.outbox: Items | None = None
         self.outbox_version, self.outbox_age = 0, 0  # of the policy that made the oldest; steps since then
-        self.since_pull = 0  # steps of each environment
+        self.since_pull = experience.pull_every  # steps of each environment; it begins by asking
         self.version = 0  # of the policy when the last unroll was begun
         self._begin()
 

@@ -22,7 +22,9 @@ from cavalcade.archive import decode, encode, read_arrays, write_arrays
 from cavalcade.disk import is_disk_full, sync_file, sync_folder
 from cavalcade.errors import UserError
 
-FORMAT = 4  # 2: tables keep rows and references to them; 3: steps whose rows are still to be written; 4: central acting
+# 2: tables keep rows and references to them; 3: steps whose rows are still to be written; 4: central acting;
+# 5: what the run was made with
+FORMAT = 5
 _ARRAYS, _STATE = "arrays.safetensors", "state.json"
 _WRITING, _REPLACED, _REMOVING = (
     ".writing-",

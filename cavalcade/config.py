@@ -56,7 +56,7 @@ class Setting:
 
     @property
     def option(self) -> str:
-        return "--" + self.name.replace("_", "-")
+        return "--" + self.name.rstrip("_").replace("_", "-")  # `from_`, because `from` is a word of Python
 
     @property
     def expected(self) -> str:

@@ -35,9 +35,12 @@ COLOURS = dict(zip(ROLES, ("green", "cyan", "bright_blue", "blue", "magenta", "r
 
 
 class Display:
-    """Shows progress to a person (a live panel) or to a log (plain lines); `interactive=None` finds out."""
+    """Shows progress to a person (a live panel) or to a log (plain lines)."""
 
     def __init__(self, title: str, total_steps: int, target: float | None, interactive: bool | None = None):
+        """`interactive`: True draws the panel, False says nothing at all, None finds out: the panel on a terminal,
+        lines elsewhere."""
+        self.silent = interactive is False
         self.interactive = _somebody_watches() if interactive is None else interactive
         self._picture = Picture(title, total_steps, target)
         self._drawn_at = -math.inf
@@ -90,6 +93,8 @@ class Display:
         self._live.update(self._picture.panel(self._live.console.width), refresh=True)
 
     def _print(self, line: str) -> None:
+        if self.silent:
+            return
         try:
             print(line, flush=True)
         except BrokenPipeError:  # `cavalcade train ... | head`: whoever read has gone, but training goes on

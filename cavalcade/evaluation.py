@@ -1,4 +1,4 @@
-"""Judging a policy: whole episodes, greedy, on fixed seeds that training never uses."""
+"""Judging a policy: whole episodes on fixed seeds that training never uses, greedy or with the noise of training."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,29 +6,58 @@ from typing import Any
 import numpy as np
 
 from cavalcade import envs
+from cavalcade.algorithm import Clock
+from cavalcade.envs import Environments
 from cavalcade.policy import Policy, check_same_spaces
 from cavalcade.stopwatch import Stopwatch
+from cavalcade.tree import Tree
 
 STREAM = 1_000_000  # actor number of the evaluation seeds, far from any training actor's
 AT_ONCE = 32  # environments stepped together
+END = Clock(steps=1 << 62)  # of any schedule of exploration
+
+Progress = Callable[[int, int], None]  # is told how many episodes are over, and how many environment steps were made
 
 
-def play_episodes(policy: Policy, environment: Any, episodes: int, seed: int, options: dict) -> list[float]:
-    """The return of each episode. Every environment plays a fixed share, so short episodes are not favoured."""
-    count = min(episodes, AT_ONCE)
+def noise_of(policy: Policy, count: int, seed: int, sampled: bool) -> Callable[[], Tree | None]:
+    """Gives what `count` environments are acted with at each step. `sampled`: as in training, at the end of its
+    schedules: actor-critics draw from their policy, DQN acts at random as often as its last epsilon says (on a ladder,
+    each environment as often as its own). Otherwise none, which is greedy."""
+    rng, spec = np.random.default_rng((seed, 5)), policy.model.spec
+    return lambda: policy.algorithm.noise(spec, rng, count, END) if sampled else None
+
+
+def environments(environment: Any, episodes: int, seed: int, options: dict) -> Environments:
+    """As many copies as play so many episodes."""
+    return envs.make(environment, min(episodes, AT_ONCE), seed, STREAM, **options)
+
+
+def play_episodes(
+    policy: Policy,
+    pool: Environments,
+    episodes: int,
+    seed: int,
+    sampled: bool = False,
+    progress: Progress | None = None,
+) -> list[float]:
+    """The return of each episode; the environments are closed. Every environment plays a fixed share, so short episodes
+    are not favoured."""
+    count = pool.count
     shares = [episodes // count + (i < episodes % count) for i in range(count)]
-    pool = envs.make(environment, count, seed, STREAM, **options)
     try:
         check_same_spaces(policy.model.spec, pool.spec)
         obs, first = pool.reset(), np.ones(count, np.bool_)
-        carry = policy.model.carry(count)
+        carry, noise = policy.model.carry(count), noise_of(policy, count, seed, sampled)
         returns: list[list[float]] = [[] for _ in range(count)]
+        steps = 0
         while any(len(got) < share for got, share in zip(returns, shares)):
-            action, _, carry = policy.act(obs, carry, first, None)
+            action, _, carry = policy.act(obs, carry, first, noise())
             step = pool.step(action)
-            obs, first = step.observation, step.first
+            obs, first, steps = step.observation, step.first, steps + count
             for episode in step.episodes:
                 returns[episode.environment].append(episode.total)
+            if progress:
+                progress(sum(min(len(got), share) for got, share in zip(returns, shares)), steps)
         return [r for got, share in zip(returns, shares) for r in got[:share]]
     finally:
         pool.close()
@@ -65,27 +94,30 @@ class Evaluator:
         every: float,
         episodes: int,
         seed: int,
+        sampled: bool = False,
         incarnation: int = 0,
     ):
-        """`incarnation`: how often it was built before; the episodes it judges by stay the same."""
+        """`every`: steps between two evaluations. `incarnation`: how often it was built before; the episodes it judges
+        by stay the same."""
         self.policy, self.learner, self.actors = policy(), learner, actors
         self.environment, self.options, self.every = environment, options, every
-        self.episodes, self.seed = episodes, seed
-        self.done = 0
+        self.episodes, self.seed, self.sampled = episodes, seed, sampled
+        self.at = 0  # steps of all actors when it last judged
         self.result: dict | None = None
         self.watch = Stopwatch()
 
     def step(self) -> bool:
         steps = sum(actor.steps for actor in self.actors)
-        if steps < self.every * (self.done + 1):
+        if steps < self.every * (int(self.at / self.every) + 1):
             return False
         self.watch.start()
-        self.done = int(steps / self.every)
+        self.at = steps
         newer = self.learner.latest(self.policy.version)
         if newer:
             self.policy.load(newer[1], newer[2], newer[0])
         self.watch.lap("pulling")
-        returns = play_episodes(self.policy, self.environment, self.episodes, self.seed, self.options)
+        pool = environments(self.environment, self.episodes, self.seed, self.options)
+        returns = play_episodes(self.policy, pool, self.episodes, self.seed, self.sampled)
         self.result = {"step": steps, "mean": float(np.mean(returns)), "median": float(np.median(returns))}
         self.watch.lap("evaluating")
         return True
@@ -99,7 +131,7 @@ class Evaluator:
         return {"evaluation": result, "seconds": self.watch.drain()}
 
     def state(self) -> dict:
-        return {"done": self.done}
+        return {"at": self.at}
 
     def restore(self, state: dict) -> None:
-        self.done = state["done"]
+        self.at = state["at"]

@@ -27,10 +27,12 @@ from cavalcade.errors import UserError, nearest
 from cavalcade.evaluation import Evaluator
 from cavalcade.layers import Network
 from cavalcade.model import Model
+from cavalcade.origin import Origin
 from cavalcade.parts import Parts
 from cavalcade.program import Handle, Placement, Program
 from cavalcade.row import Row
 from cavalcade.run_settings import Settings
+from cavalcade.runs import environment_of, written
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.runtimes.processes import Processes
 from cavalcade.runtimes.ray import RayRuntime
@@ -61,6 +63,7 @@ class Experiment:
     spec: EnvSpec
     options: dict
     network: Callable[[EnvSpec], Network] | None = None
+    origin: str = ""  # the folder of the run whose policy this one begins from, if it does
 
     @classmethod
     def create(
@@ -71,12 +74,13 @@ class Experiment:
         overrides: dict[str, Any],
         options: dict | None = None,
         network: Any = None,
+        origin: str = "",
     ) -> "Experiment":
         """Probe the environment, choose the system's settings for it, and check that all fits."""
         spec = probe(environment, options or {})
         algorithm = algorithm_for(system, spec, overrides)
         factory = adapt(network, settings.backend) if network is not None else None
-        made = cls(system, environment, settings, algorithm, spec, options or {}, factory)
+        made = cls(system, environment, settings, algorithm, spec, options or {}, factory, origin)
         # what does not fit together is refused here, before anything is written
         algorithm.minibatches(np.random.default_rng(0), made.parts.experience.batch)
         algorithm.optimiser(1)
@@ -89,21 +93,21 @@ class Experiment:
     def from_config(cls, config: dict, environment: Any = None, network: Any = None) -> "Experiment":
         """The experiment of a config.json; what cannot be written into one has to be given again."""
         names = [field.name for field in dataclasses.fields(Settings)]
-        known = [*names, "format", "system", "environment", "options", "algorithm", "custom_network", "versions"]
+        others = ("format", "system", "environment", "options", "algorithm", "custom_network", "from", "versions")
+        known = [*names, *others]
         missing = [name for name in known if not isinstance(config, dict) or name not in config]
         if missing:
             raise UserError(f"This is not the config.json of a run: it has no '{missing[0]}'.")
         for name in config:
             if name not in known:
                 raise UserError(f"The config.json has a setting '{name}' that no run has.{nearest(name, names)}")
-        if environment is None and config["environment"].startswith("<"):
-            raise UserError("This run was made with an environment object; use Python and give environment=... .")
+        given = environment_of(config["environment"], environment, "This run")
         if network is None and config["custom_network"]:
             raise UserError("This run was made with a network of your own; use Python and give network=... .")
-        given = config["environment"] if environment is None else environment
         settings = Settings(**{name: config[name] for name in names})
         anywhere = dataclasses.replace(settings, device="cpu")  # a run can be looked at where its device is not
-        made = cls.create(config["system"], given, anywhere, config["algorithm"], config["options"], network)
+        rest = (config["algorithm"], config["options"], network, config["from"] or "")
+        made = cls.create(config["system"], given, anywhere, *rest)
         return dataclasses.replace(made, settings=settings)
 
     @property
@@ -167,16 +171,22 @@ class Experiment:
     def model(self) -> Model:
         return self.parts.model
 
-    def program(self) -> Program:
+    def load_origin(self) -> Origin | None:
+        """The policy that this run begins from, if it does; one that does not fit is refused."""
+        if not self.origin:
+            return None
+        return Origin.load(self.origin, self.algorithm, self.model, self.network is not None)
+
+    def program(self, begun_from: Origin | None = None) -> Program:
         """The architecture's program, and an evaluator beside it."""
-        parts, s = self.parts, self.settings
+        parts, s = dataclasses.replace(self.parts, origin=begun_from), self.settings
         program = ARCHITECTURES[systems.find(self.system).architecture][1](parts)
         if s.evaluations:
             actors = [Handle(name) for name in program.nodes if name.startswith("actor")]
             program.add(
                 "evaluator",
                 Evaluator,
-                parts.policy,
+                parts.of_actors.policy,
                 Handle("learner"),
                 actors,
                 self.environment,
@@ -184,6 +194,7 @@ class Experiment:
                 s.steps / s.evaluations,
                 s.evaluation_episodes,
                 s.seed,
+                s.evaluation_sampled,
                 placement=Placement(restart="alone", imports=parts.policy_imports),
             )
         return program
@@ -192,19 +203,20 @@ class Experiment:
         """The program on the chosen runtime, begun anew or from a checkpoint (folder, step, state)."""
         s = self.settings
         where = {"address": s.address} if s.runtime == "ray" else {}
-        return LAUNCHERS[s.runtime](self.program(), restore=restore, **where)
+        begun_from = None if restore else self.load_origin()  # a checkpoint has what became of it
+        return LAUNCHERS[s.runtime](self.program(begun_from), restore=restore, **where)
 
     def config(self) -> dict:
         """All that is needed to run it again."""
-        named = isinstance(self.environment, str)
         return {
             "format": 1,
             "system": self.system,
-            "environment": self.environment if named else f"<{self.spec.environment}>",
+            "environment": written(self.environment, self.spec.environment),
             "options": self.options,
             **dataclasses.asdict(self.settings),
             "algorithm": dataclasses.asdict(self.algorithm),  # type: ignore[call-overload]
             "custom_network": self.network is not None,
+            "from": self.origin or None,
             "versions": {"python": platform.python_version(), **_versions()},
         }
 

@@ -237,6 +237,15 @@ class Learner:
                 "--max-gradient-norm, or set --normalise-observations."
             )
 
+    def begin_with(self, vector: np.ndarray, statistics: Tree) -> None:
+        """Before the first update: parameters of another policy, for the target network too, and those of its
+        normalisers that are here as well."""
+        copies = {name: vector for name in ("params", "target") if name in self.state}
+        loaded = self.backend.load({name: self.state[name] for name in copies}, copies)
+        self.state = {**self.state, **loaded}
+        fresh = self.statistics()
+        self.take_statistics({name: statistics.get(name, moments) for name, moments in fresh.items()})
+
     def adopt(self, vector: np.ndarray, updates: int) -> None:
         """Parameters that others have brought so far; the target network follows as if the updates were made here."""
         before, period = self.updates, self.algorithm.target_period

@@ -21,6 +21,7 @@ from cavalcade.layers import Network
 from cavalcade.learning import Learner
 from cavalcade.memory import Memory, require
 from cavalcade.model import Model
+from cavalcade.origin import Origin
 from cavalcade.policy import Policy
 from cavalcade.row import SYNC, Row
 from cavalcade.specs import EnvSpec
@@ -47,6 +48,7 @@ class Parts:
     device: str = "auto"  # auto, cpu, cuda, mps: of the learner; actors act on the CPU
     row: Row = SYNC  # of the table of architectures
     part: Experience | None = None  # of the algorithm's experience, where this is about one shard
+    origin: Origin | None = None  # another policy, whose parameters learners begin with
 
     def __getstate__(self) -> dict:
         """What is worked out from the rest is worked out again elsewhere."""
@@ -57,6 +59,11 @@ class Parts:
         """With a learner's share of the actors and of the run."""
         learners = self.row.learners
         return replace(self, actors=max(1, self.actors // learners), steps=self.steps // learners)
+
+    @property
+    def of_actors(self) -> "Parts":
+        """Without parameters: actors ask for them before their first step."""
+        return replace(self, origin=None)
 
     def of_shard(self, shard: int) -> "Parts":
         """With a shard's actors, and their share of what may wait. The batch of a replay stays whole, because all of
@@ -140,7 +147,9 @@ class Parts:
         threads = 1 if self.writers != "here" else self.threads
         backend = None if self.acts_in_numpy else backends.load(self.backend, threads)
         params = self.model.init(np.random.default_rng((self.seed, 0)))
-        return Policy(self.algorithm, self.model, params, self.model.statistics(), backend)
+        made = Policy(self.algorithm, self.model, params, self.model.statistics(), backend)
+        made.version = -1  # older than any of the learner's, which may have begun with others
+        return made
 
     def environments(self, actor: int, incarnation: int = 0) -> Environments:
         """`incarnation`: how often this actor was built before; each time its episodes begin from other seeds."""
@@ -150,7 +159,10 @@ class Parts:
     def learner(self) -> Learner:
         backend = backends.load(self.backend, self.threads, self.learner_device)
         updates = max(1, self.algorithm.updates(self.steps, self.envs * self.actors))
-        return Learner(self.algorithm, self.model, backend, self.algorithm.optimiser(updates), self.seed)
+        made = Learner(self.algorithm, self.model, backend, self.algorithm.optimiser(updates), self.seed)
+        if self.origin is not None:
+            made.begin_with(self.origin.params, self.origin.statistics)
+        return made
 
     def table(self) -> Table:
         """The table that the experience asks for. Where it asks for no slack there is as little as batches allow, and

@@ -7,6 +7,8 @@ settings): data only, nothing that can execute.
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -43,7 +45,8 @@ class Policy:
         self.algorithm, self.model, self.backend = algorithm, model, backend
         self.layout = Layout.of(params)
         self.version = 0
-        self.options: dict = {}  # of the environment it was trained on
+        self.environment = ""  # on which it was trained, as config.json has it
+        self.options: dict = {}  # of that environment
         self.compiled = backend.compile(self._act_on(backend)) if backend else None
         self.vector = np.zeros(self.layout.size, np.float32)
         self.params = self.layout.unflatten(self.vector)  # views: loading new numbers needs no new tree
@@ -96,6 +99,7 @@ class Policy:
             "settings": settings,
             "spec": self.model.spec.to_json(),
             "version": self.version,
+            "environment": self.environment,
             "options": self.options,
             **about,
         }
@@ -105,6 +109,12 @@ class Policy:
             write_atomically(folder / "policy.json", json.dumps(text, indent=1).encode())
         except OSError as error:
             raise UserError(write_failure(folder, error)) from error
+
+
+def folder_of(path: str | Path) -> Path:
+    """The policy folder of a run folder; of itself, itself."""
+    folder = Path(path)
+    return folder / "policy" if (folder / "policy").is_dir() else folder
 
 
 def read(folder: Path) -> tuple[dict, Tree]:
@@ -125,6 +135,15 @@ def read(folder: Path) -> tuple[dict, Tree]:
     if about.get("format") != FORMAT:
         raise UserError(f"The policy in {folder} has format {about.get('format')}; this version reads format {FORMAT}.")
     return about, arrays
+
+
+@contextmanager
+def intact(folder: Path) -> Iterator[None]:
+    """For whoever puts together what `read` has read: what does not belong together is a damaged policy."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"The policy in {folder} is damaged ({error!r}); restore it from a copy.") from error
 
 
 def check_same_spaces(trained: EnvSpec, given: EnvSpec) -> None:

@@ -29,6 +29,7 @@ def make(run: Run, metrics: Metrics, bottleneck: Bottleneck | None, best: float 
         "updates": metrics.updates,
         "seconds": metrics.elapsed,
         "best_evaluation": best,
+        "evaluation_sampled": run.config.get("evaluation_sampled", False),
         "policy_lag": metrics.policy_lag,
         "budget": {kind: _row(budget, kind) for budget in [metrics.budget()] for kind in budget},
         "bottleneck": found,

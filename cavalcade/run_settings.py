@@ -66,6 +66,9 @@ class Settings(Config):
         10, "evenly over the run; 0 keeps the last policy instead of the best", "evaluation", at_least=0
     )
     evaluation_episodes: int = setting(10, "of each evaluation", "evaluation", at_least=1)
+    evaluation_sampled: bool = setting(
+        False, "judged as it acts in training, with its noise; otherwise greedy", "evaluation"
+    )
 
     acting: str = setting(
         "",

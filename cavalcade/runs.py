@@ -12,6 +12,7 @@
 Every other module asks a `Run` for these places, so the layout is written down once.
 """
 
+import contextlib
 import json
 import re
 from collections.abc import Iterator
@@ -22,6 +23,7 @@ import numpy as np
 
 from cavalcade.disk import is_disk_full, write_atomically
 from cavalcade.errors import UserError
+from cavalcade.figures import number
 
 
 class Run:
@@ -36,12 +38,22 @@ class Run:
         self.report_file = path / "report.json"
         self.checkpoints = path / "checkpoints"
         self.policy = path / "policy"
+        self._made: list[Path] = []  # folders that were not there before `create`, the innermost first
+
+    def __repr__(self) -> str:
+        """As in `Run('runs/first': ppo on CartPole-v1, seed 1, 4,000 of 4,000 steps, best evaluation 500)`."""
+        config, rows = self.config, self.rows()
+        about = f"{config.get('system')} on {config.get('environment')}, seed {config.get('seed')}"
+        about += f", {rows[-1].get('step', 0) if rows else 0:,} of {config.get('steps', 0):,} steps"
+        judged = [row["evaluation"] for row in rows if "evaluation" in row]
+        return f"Run('{self.path}': {about}{f', best evaluation {number(max(judged))}' if judged else ''})"
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any]) -> "Run":
         """Start a new run in `path`, which is made if needed and must not hold a run yet."""
         text = json.dumps(config, indent=2, default=_as_json)
         run = cls(Path(path), json.loads(text))  # the config as `open` will see it: tuples are lists
+        run._made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
         try:
             run.path.mkdir(parents=True, exist_ok=True)
             if any(part.exists() for part in (run.config_file, run.metrics_file, run.checkpoints)):
@@ -75,6 +87,24 @@ class Run:
             raise UserError(f"{run.config_file} must hold a JSON object: mend it or start a new run.")
         run.config = config
         return run
+
+    def discard(self) -> None:
+        """Undo `create` after a start that failed. Whatever was recorded, saved or put there by others stays."""
+        if self.rows() or any((self.path / name).exists() for name in ("checkpoints", "policy", "faults.jsonl")):
+            return
+        with contextlib.suppress(OSError):
+            for file in (self.metrics_file, self.config_file):
+                file.unlink(missing_ok=True)
+            for folder in self._made:
+                folder.rmdir()  # fails where there is something in it
+
+    def change(self, **settings: Any) -> None:
+        """Settings of config.json in the place of those that are there, all at once or not at all."""
+        self.config = {**self.config, **settings}
+        try:
+            write_atomically(self.config_file, json.dumps(self.config, indent=2).encode())
+        except OSError as error:
+            raise UserError(write_failure(self.config_file, error)) from error
 
     def rows(self) -> list[dict[str, Any]]:
         """The metric rows in the order they were written. A line torn by a crash is passed over."""
@@ -111,6 +141,24 @@ def default_path(system: str, environment: str, seed: int) -> Path:
         number += 1
         path = Path("runs") / f"{name}-{number}"
     return path
+
+
+def written(environment: Any, name: str) -> str:
+    """An environment as config.json and policy.json have it: its id or module:function, or, of one that only the user's
+    code can make, `<name>`."""
+    return environment if isinstance(environment, str) else f"<{name}>"
+
+
+def environment_of(text: str, given: Any, what: str) -> Any:
+    """What `written` has written, or the environment that is `given` in its place; `what` was made with it."""
+    if given is not None:
+        return given
+    if text.startswith("<"):
+        raise UserError(
+            f"{what} was made with an environment object, {text}; name a function that makes it with --environment "
+            "module:function, or use Python and give environment=... ."
+        )
+    return text
 
 
 def write_failure(path: Path, error: OSError) -> str:

@@ -10,24 +10,20 @@ import numpy as np
 from cavalcade import backends, envs
 from cavalcade.disk import write_atomically
 from cavalcade.errors import UserError
-from cavalcade.evaluation import STREAM, play_episodes, summary
+from cavalcade.evaluation import STREAM, Progress, environments, noise_of, play_episodes, summary
 from cavalcade.experiment import ALGORITHMS, adapt
-from cavalcade.greedy import Greedy as Greedy
-from cavalcade.policy import Policy, check_same_spaces, read
-from cavalcade.runs import write_failure
+from cavalcade.policy import Policy, check_same_spaces, folder_of, intact, read
+from cavalcade.runs import environment_of, write_failure, written
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout
 
 
 def load_policy(path: str | Path, network: Any = None) -> Policy:
     """The policy of a run folder, or of a policy folder. `network` is the user's module it was trained with, if any."""
-    folder = Path(path)
-    folder = folder / "policy" if (folder / "policy").is_dir() else folder
+    folder = folder_of(path)
     about, arrays = read(folder)
-    try:
+    with intact(folder):
         return _restored(folder, about, arrays, network)
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"The policy in {folder} is damaged ({error!r}); restore it from a copy.") from error
 
 
 def _restored(folder: Path, about: dict, arrays: dict, network: Any) -> Policy:
@@ -49,31 +45,63 @@ def _restored(folder: Path, about: dict, arrays: dict, network: Any) -> Policy:
     policy = Policy(algorithm, model, arrays["params"], arrays.get("statistics", {}), backend)
     policy.version = about["version"]
     policy.options = about["options"]
+    policy.environment = about.get("environment", written(None, spec.environment))  # earlier builds did not say
     return policy
 
 
 def evaluate(
-    path: str | Path, episodes: int = 100, seed: int = 0, environment: Any = None, network: Any = None
-) -> dict[str, float]:
-    """Mean, median, spread and a 95 % interval over `episodes` greedy episodes on fixed seeds."""
+    path: str | Path,
+    episodes: int = 100,
+    seed: int = 0,
+    environment: Any = None,
+    network: Any = None,
+    sampled: bool = False,
+    options: dict | None = None,
+    progress: Progress | None = None,
+) -> dict[str, Any]:
+    """Mean, median, spread and a 95 % interval over `episodes` episodes on fixed seeds, on the environment that the
+    policy was trained on or on another one with the same spaces, and where that was. `options` are the environment's,
+    in the place of those of training. `sampled`: acted with the noise of training (`evaluation.noise_of`), otherwise
+    greedily."""
     policy = load_policy(path, network)
-    given = environment if environment is not None else policy.model.spec.environment
-    return summary(play_episodes(policy, given, episodes, seed, policy.options), seed)
+    given, options = _where(policy, path, environment, options)
+    pool = environments(given, episodes, seed, options)
+    where = {"environment": written(given, pool.spec.environment), "options": options, "trained_on": policy.environment}
+    returns = play_episodes(policy, pool, episodes, seed, sampled, progress)
+    return {**summary(returns, seed), "sampled": sampled, **where}
 
 
-def play(path: str | Path, out: str | Path | None = None, seed: int = 0, max_steps: int = 10_000) -> tuple[Path, float]:
-    """Film one greedy episode; the film's path and the episode's return."""
+def _where(policy: Policy, path: str | Path, environment: Any, options: dict | None) -> tuple[Any, dict]:
+    """The environment to judge by, and its options. Those of training belong to what it was trained on, and to whatever
+    is made by code in its place; another one that is named has its own."""
+    given = environment_of(policy.environment, environment, f"The policy in {path}")
+    another = isinstance(given, str) and given != policy.environment and not policy.environment.startswith("<")
+    return given, options if options is not None else {} if another else policy.options
+
+
+def play(
+    path: str | Path,
+    out: str | Path | None = None,
+    seed: int = 0,
+    max_steps: int = 10_000,
+    environment: Any = None,
+    network: Any = None,
+    sampled: bool = False,
+    options: dict | None = None,
+) -> tuple[Path, float]:
+    """Film one episode, as `evaluate` would play it; the film's path and the episode's return."""
     # drawing needs no screen, and says nothing about there being none
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
-    policy = load_policy(path)
-    pool = envs.make(policy.model.spec.environment, 1, seed, STREAM, render=True, **policy.options)
+    policy = load_policy(path, network)
+    given, options = _where(policy, path, environment, options)
+    pool = envs.make(given, 1, seed, STREAM, render=True, **options)
     try:
         check_same_spaces(policy.model.spec, pool.spec)
         obs, first, carry = pool.reset(), np.ones(1, np.bool_), policy.model.carry(1)
-        frames, total = [pool.render()], 0.0
+        frames, total, noise = [pool.render()], 0.0, noise_of(policy, 1, seed, sampled)
         while len(frames) <= max_steps:
-            action, _, carry = policy.act(obs, carry, first, None)
+            action, _, carry = policy.act(obs, carry, first, noise())
             step = pool.step(action)
             obs, first, total = step.observation, step.first, total + float(step.reward[0])
             if step.episodes:
@@ -82,7 +110,10 @@ def play(path: str | Path, out: str | Path | None = None, seed: int = 0, max_ste
     finally:
         pool.close()
     if frames[0] is None:
-        raise UserError(f"{policy.model.spec.environment} gives no pictures; choose one with render_mode 'rgb_array'.")
+        raise UserError(
+            f"{pool.spec.environment} gives no pictures; choose one with render_mode 'rgb_array', and let a function "
+            "that makes it have a parameter render_mode."
+        )
     folder = Path(path)
     run = folder.parent if (folder / "policy.json").exists() else folder
     path = Path(out) if out else run / "episode.mp4"

@@ -4,24 +4,25 @@ run = cavalcade.train("ppo", "CartPole-v1", steps=100_000, seed=1)
 """
 
 import shlex
-import signal
+from importlib.util import find_spec
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from cavalcade import checkpoint, report
+from cavalcade import report
 from cavalcade.budget import Bottleneck, Budget, bottleneck, cores_here
 from cavalcade.config import described
 from cavalcade.display import Display
-from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment
+from cavalcade.interruption import Interruption
 from cavalcade.metrics import Metrics
 from cavalcade.plotting import draw_curve
 from cavalcade.program import ProgramFailed
 from cavalcade.recording import Recorder
+from cavalcade.resuming import Kept, check_unchanged, is_finished, last_checkpoint, made_with, nothing_left
 from cavalcade.run_settings import Settings
 from cavalcade.runs import Run, default_path
 from cavalcade.saving import Pace
+from cavalcade.starting import check_start, require_extras
 from cavalcade.typed_settings import settings_of
 
 RELAUNCHES = 5  # of the whole program in one sitting, before its failure is taken for permanent
@@ -35,43 +36,87 @@ def train(
     options: dict | None = None,
     network: Any = None,
     display: bool | None = None,
+    from_run: str | Path | None = None,
     settings: Settings | None = None,
     **overrides: Any,
 ) -> Run:
     """Train `system` on `environment` and return the run. Every setting of the run and the algorithm is a keyword;
-    `settings` are all of them in one object (`cavalcade.settings`), and keywords change some of it."""
+    `settings` are all of them in one object (`cavalcade.settings`), and keywords change some of it. `from_run`: the run
+    folder whose policy it begins from. `display`: True draws a panel, False prints nothing."""
     values = {**(settings_of(system, settings) if settings is not None else {}), **overrides}
     ours = {name: values.pop(name) for name in described(Settings) if name in values}
-    experiment = Experiment.create(system, environment, Settings(**ours), values, options, network)
+    origin = "" if from_run is None else str(Path(from_run).resolve())
+    experiment = Experiment.create(system, environment, Settings(**ours), values, options, network, origin)
     return _start(experiment, out, display)
 
 
-def resume(path: str | Path, *, environment: Any = None, network: Any = None, display: bool | None = None) -> Run:
-    """Go on with a run that was interrupted or killed, from its last checkpoint."""
+def resume(
+    path: str | Path,
+    *,
+    steps: int | None = None,
+    environment: Any = None,
+    network: Any = None,
+    display: bool | None = None,
+) -> Run:
+    """Go on with a run from its last checkpoint, if there is something left to do. `steps`: a new total, by which a run
+    is extended; schedules that span the run are laid out anew over it."""
     run = Run.open(Path(path))
-    experiment = Experiment.from_config(run.config, environment, network)
-    Session(experiment, run, display, resume=True).drive()
+    config = run.config if steps is None else {**run.config, "steps": steps}
+    experiment = Experiment.from_config(config, environment, network)
+    require_extras(experiment)
+    session = _sit_down_again(experiment, run, display)
+    if session is not None:
+        if run.config["steps"] != experiment.settings.steps:
+            run.change(steps=experiment.settings.steps)
+        session.drive()
     return run
 
 
-def repeat(config: dict, *, out: str | Path | None = None, display: bool | None = None) -> Run:
+def _sit_down_again(experiment: Experiment, run: Run, display: bool | None) -> "Session | None":
+    """None if the run is finished, which is said. The checkpoint is read here, and let go before the run goes on."""
+    kept = last_checkpoint(run)
+    if kept is not None:
+        check_unchanged(kept, experiment)
+        if finished := nothing_left(kept, experiment.settings, run.path):
+            if display is not False:
+                print(finished)
+            return None
+    return Session(experiment, run, display, True, kept)
+
+
+def repeat(
+    config: dict,
+    *,
+    out: str | Path | None = None,
+    environment: Any = None,
+    network: Any = None,
+    display: bool | None = None,
+) -> Run:
     """The run of a config.json once more, from its beginning."""
-    experiment = Experiment.from_config(config)
-    return _start(experiment, out, display)
+    return _start(Experiment.from_config(config, environment, network), out, display)
 
 
 def _start(experiment: Experiment, out: str | Path | None, display: bool | None) -> Run:
+    """A run that fails before its first row leaves nothing behind."""
+    check_start(experiment)
     name, seed = experiment.spec.environment, experiment.settings.seed
     path = Path(out) if out else default_path(experiment.system, name, seed)
     run = Run.create(path, experiment.config())
-    Session(experiment, run, display).drive()
+    try:
+        Session(experiment, run, display).drive()
+    except BaseException:
+        run.discard()
+        raise
     return run
 
 
 class Session:
     """One sitting of a run, from its start or its last checkpoint to its budget, its target or an interruption."""
 
-    def __init__(self, experiment: Experiment, run: Run, display: bool | None, resume: bool = False):
+    def __init__(
+        self, experiment: Experiment, run: Run, display: bool | None, resume: bool = False, kept: Kept | None = None
+    ):
+        """`resume`: go on from the checkpoint that is `kept`, or from the beginning if there is none yet."""
         s = experiment.settings
         self.experiment, self.run, self.settings = experiment, run, s
         places = {node.name: group for group, nodes in experiment.program().groups().items() for node in nodes}
@@ -85,12 +130,13 @@ class Session:
         title = f"{experiment.system} on {experiment.spec.environment}"
         self.display = Display(title, s.steps, s.target, display)
         self.policy = parts.policy()
+        self.made_with = made_with(experiment)
         self.levers = {*vars(s), *vars(experiment.algorithm)}
         if parts.model.small:  # more threads would make it slower
             self.levers.discard("threads")
         if s.address:
             self.levers.discard("address")
-        restore = self._last_checkpoint() if resume else None
+        restore = self._put_back(kept) if resume else None
         self.runtime = experiment.launch(restore)
         for remark in self.runtime.remarks:
             self.display.note(f"step {restore[1] if restore else 0:,}: {remark}")
@@ -100,22 +146,17 @@ class Session:
             f"{s.actors} x {s.envs} environments; table of {parts.table_bytes / 1e6:,.2f} MB"
         )
 
-    def _last_checkpoint(self) -> tuple[Path, int, dict] | None:
-        """Folder, step and state of the last checkpoint, with the run's own part put back already."""
-        folder = self.run.checkpoints
-        try:
-            state, step, notes = checkpoint.load_latest(folder)
-        except UserError:
-            if folder.exists() and any(folder.glob("step-*")):
-                raise
+    def _put_back(self, kept: Kept | None) -> tuple[Path, int, dict] | None:
+        """The run's own part of a checkpoint; gives what the runtime goes on from."""
+        if kept is None:
             self.display.note("No checkpoint was written yet; the run starts again from its beginning.")
             self.metrics, self.best, self.finished = Metrics(self.places), None, False
             return None
-        for note in notes:
+        for note in kept.notes:
             self.display.note(note)
-        self.metrics.restore(state["metrics"])
-        self.best, self.finished = state["best"], state["finished"]
-        return folder, step, state
+        self.metrics.restore(kept.state["metrics"])
+        self.best, self.finished = kept.state["best"], is_finished(kept, self.settings)
+        return kept.restore
 
     def drive(self) -> None:
         try:
@@ -132,7 +173,7 @@ class Session:
             self.display.close([])
             self.runtime.close()
 
-    def _go_on(self, interruption: "Interruption") -> None:
+    def _go_on(self, interruption: Interruption) -> None:
         s = self.settings
         every = max(1.0, s.steps / s.rows)
         next_row = every * (int(self.metrics.step / every) + 1)
@@ -157,7 +198,7 @@ class Session:
             raise failure
         self.display.note("The program starts again from its last checkpoint.")
         self.recorder.close()
-        self.runtime = self.experiment.launch(self._last_checkpoint())
+        self.runtime = self.experiment.launch(self._put_back(last_checkpoint(self.run)))
         self.recorder = Recorder(self.run, self.metrics.step, self.display.note)
         self.pace = Pace(self.settings.checkpoint_seconds)  # what was being written is not
 
@@ -190,14 +231,15 @@ class Session:
         if self.best is None or score >= self.best:
             self.best = score
             judged = self.runtime.call("evaluator", "judged")
-            self._save_policy(judged, {"evaluation": score, "evaluation_step": row["evaluation_step"]})
+            about = {"evaluation": score, "evaluation_step": row["evaluation_step"]}
+            self._save_policy(judged, {**about, "evaluation_sampled": self.settings.evaluation_sampled})
         if self.settings.target is not None and score >= self.settings.target:
             self.finished = True
 
     def _save_policy(self, params: tuple, about: dict) -> None:
         version, vector, statistics = params
         self.policy.load(vector, statistics, version)
-        self.policy.options = self.experiment.options
+        self.policy.environment, self.policy.options = self.run.config["environment"], self.experiment.options
         origin = {
             "system": self.experiment.system,
             "backend": self.settings.backend,
@@ -207,6 +249,7 @@ class Session:
 
     def _save(self) -> None:
         state = {"metrics": self.metrics.state(), "best": self.best, "finished": self.finished}
+        state["made_with"] = self.made_with
         self.pace.start()
         self.runtime.save(self.run.checkpoints, self.runtime.steps("actor"), state)
 
@@ -228,13 +271,17 @@ class Session:
                 f"cavalcade resume {shlex.quote(str(self.run.path))}",
             ]
         else:
-            score = "" if self.best is None else f", best evaluation {self.best:.1f}"
+            sampled = " (sampled)" if self.settings.evaluation_sampled else ""
+            score = "" if self.best is None else f", best evaluation {self.best:.1f}{sampled}"
             lines += [
                 f"Done: {self.metrics.step:,} steps in {self.metrics.elapsed:.1f} s{score}",
                 f"run folder: {self.run.path}",
             ]
+        if find_spec("matplotlib"):
+            draw_curve(self.run)
+        else:
+            lines.append("matplotlib is not installed, so no curve is drawn (pip install 'cavalcade[record]').")
         self.display.close(lines)
-        draw_curve(self.run)
 
     def _report(self) -> list[str]:
         """Written and to be shown, unless nothing was done in this sitting."""
@@ -244,27 +291,3 @@ class Session:
         made = report.make(self.run, self.metrics, self._bottleneck(budget), self.best)
         report.write(made, self.run.report_file)
         return report.lines(made, self.display.interactive)
-
-
-class Interruption:
-    """Ctrl-C and SIGTERM ask for an end at the next turn; a second Ctrl-C interrupts at once."""
-
-    def __init__(self) -> None:
-        self.asked = False
-        self.previous: dict[int, Any] = {}
-
-    def __enter__(self) -> "Interruption":
-        for number in (signal.SIGINT, signal.SIGTERM):
-            try:
-                self.previous[number] = signal.signal(number, self._ask)
-            except ValueError:  # not the main thread: the caller's signals stay as they are
-                break
-        return self
-
-    def _ask(self, number: int, frame: Any) -> None:
-        self.asked = True
-        signal.signal(signal.SIGINT, signal.default_int_handler)
-
-    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        for number, handler in self.previous.items():
-            signal.signal(number, handler)

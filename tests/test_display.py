@@ -136,7 +136,7 @@ def test_numbers_are_short(value, text):
 def test_a_log_gets_the_first_and_last_line_and_one_now_and_then(capsys, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
-    shown = Display("dqn on CartPole-v1", 100_000, 475.0, interactive=False)
+    shown = Display("dqn on CartPole-v1", 100_000, 475.0)
     for step in range(1000, 21_000, 1000):
         shown.update(full_row(step), LEARNER)
         now[0] += 1
@@ -248,3 +248,11 @@ def test_the_svg_is_a_picture_of_the_panel(tmp_path):
     text = (tmp_path / "display.svg").read_text()
     xml.dom.minidom.parseString(text)
     assert "apex-dqn" in text and "100,000" in text and "▁" in text and "--update-every" in text
+
+
+def test_a_display_that_is_turned_off_says_nothing(capfd):
+    shown = Display("dqn on CartPole-v1", 100_000, 475.0, interactive=False)
+    shown.update(full_row(1000), LEARNER)
+    shown.note("Checkpoint saved")
+    shown.close(["Finished."])
+    assert capfd.readouterr() == ("", "")

@@ -272,7 +272,7 @@ def test_a_killed_run_ends_in_the_bits_of_one_that_was_not(case, finished, tmp_p
     assert 0 < kept < settings["steps"]
     reference = finished(case)
     capsys.readouterr()
-    resumed = cavalcade.resume(tmp_path / "run", display=False)
+    resumed = cavalcade.resume(tmp_path / "run")
     said = capsys.readouterr().out
     assert f"step {kept:,}: actor/0: environments replayed, the run goes on exactly" in said and "restarted" not in said
     assert_same_run(reference, resumed)
@@ -422,7 +422,7 @@ def test_the_printed_command_can_be_pasted_even_with_a_space_in_the_path(number,
 
     before = signal.getsignal(number)
     where = tmp_path / "my runs" / "one"
-    cavalcade.train("ppo", make, out=where, display=False, **{**SMALL_PPO, "envs": 1, "steps": 100})
+    cavalcade.train("ppo", make, out=where, **{**SMALL_PPO, "envs": 1, "steps": 100})
     assert newest(where) == 1
     assert shlex.split(capsys.readouterr().out.splitlines()[-1]) == ["cavalcade", "resume", str(where)]
     assert signal.getsignal(number) is before

@@ -46,7 +46,7 @@ def build(name: str, x: Parts) -> Program:
                 valves = add_valves(program, x, sink)
             number = {"number": k} if valves else {}
             learners.append(add_learner(program, one, source, recipe(x, k), partners, **valves, **number))
-    add_acting(program, x, sinks, learners, partners, valves)
+    add_acting(program, x.of_actors, sinks, learners, partners, valves)
     return program
 
 

@@ -22,7 +22,8 @@ from cavalcade.errors import UserError, nearest
 from cavalcade.optimiser import Optimiser
 from cavalcade.tree import Layout, Tree
 
-NAMES = ("torch", "jax", "numpy")
+PACKAGES = {"torch": ("torch", "array_api_compat"), "jax": ("jax", "optax"), "numpy": ("autograd",)}  # needed to learn
+NAMES = tuple(PACKAGES)
 
 # The part of the array API standard that networks, ops and losses use, under the same names everywhere.
 STANDARD = """

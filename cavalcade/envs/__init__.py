@@ -10,6 +10,7 @@ import functools
 import importlib
 import inspect
 import re
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -42,11 +43,15 @@ def make(environment: Any, count: int, seed: int, actor: int = 0, render: bool =
         return _wrap([environment], environment, count, seed, actor)
     if isinstance(environment, str):
         known_id = _import_module_of(environment)
-        if known_id.startswith("ALE/"):
+        module = sys.modules.get(environment.rpartition(":")[0])
+        if callable(function := getattr(module, known_id, None)):
+            maker: Callable[[], Any] = functools.partial(function, **_call_options(function, count, render, options))
+        elif known_id.startswith("ALE/"):
             from cavalcade.envs.atari import AtariEnvironments  # ale-py is optional
 
             return AtariEnvironments(known_id, count, seed, actor, **options)
-        maker: Callable[[], Any] = functools.partial(_make_registered, known_id, render, options)
+        else:
+            maker = functools.partial(_make_registered, known_id, render, options)
     elif callable(environment):
         maker = functools.partial(environment, **_call_options(environment, count, render, options))
     else:
