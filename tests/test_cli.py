@@ -314,12 +314,12 @@ def spoil(folder: Path) -> None:
 def test_a_damaged_checkpoint_gives_way_to_the_one_before(run, place, tmp_path):
     copy = Run.open(shutil.copytree(run.path, tmp_path / "copy"))
     older, newer = sorted(copy.checkpoints.iterdir())
-    assert (older.name, newer.name) == ("step-000000196", "step-000000200")
+    assert newer.name == "step-000000200"  # how many were written before it depends on the disk
     spoil(newer)
     done = cavalcade("resume", copy.path, place=place)
     assert done.returncode == 0 and done.stderr == ""
     assert re.search(r"Checkpoint step-000000200 was refused: arrays.safetensors is not what was written", done.stdout)
-    assert "step 196: actor/0: environments replayed" in done.stdout
+    assert f"step {int(older.name[5:])}: actor/0: environments replayed" in done.stdout
     assert (copy.policy / "policy.safetensors").read_bytes() == (run.policy / "policy.safetensors").read_bytes()
     (ours, *_), (theirs, *_) = (checkpoint.load_latest(one.checkpoints) for one in (copy, run))
     one, other = (state["nodes"]["learner"]["state"]["params"] for state in (ours, theirs))
@@ -333,7 +333,7 @@ def test_without_an_intact_checkpoint_the_run_says_so_and_stays(run, place, tmp_
         spoil(folder)
     before = copy.metrics_file.read_bytes()
     done = cavalcade("resume", copy.path, place=place)
-    assert_one_sentence(done, "No usable checkpoint in .*step-000000200 was refused.*step-000000196 was refused")
+    assert_one_sentence(done, r"No usable checkpoint in .*step-000000200 was refused.*step-000000\d+ was refused")
     assert copy.metrics_file.read_bytes() == before and (copy.policy / "policy.json").exists()
 
 
@@ -388,7 +388,7 @@ def fill(path: Path) -> None:
 @pytest.mark.parametrize(
     ("kilobytes", "command"),
     [
-        (16, "train ppo CartPole-v1 --steps 200 --rows 2 --evaluations 1 --backend numpy --out toobig"),
+        (16, "train ppo CartPole-v1 --steps 600 --rows 2 --evaluations 1 --backend numpy --out toobig"),
         (4, "play run --out film.gif"),
     ],
 )
