@@ -10,6 +10,7 @@ from typing import Any
 
 from cavalcade.config import described, setting
 from cavalcade.errors import UserError, nearest
+from cavalcade.figures import score
 from cavalcade.options import HELP, environment_options, given, help_lines, parse, positionals
 
 USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, run and trust
@@ -19,7 +20,7 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
   cavalcade resume RUN                          go on with a run that was interrupted or killed
   cavalcade evaluate RUN [--episodes K] [--seed S] [--json]
   cavalcade play RUN [--out FILE.mp4] [--seed S]
-  cavalcade plot RUN... [--out FILE.png] [--by step|time]
+  cavalcade plot RUN... [--out FILE.png] [--by step|time] [--metric NAME] [--label A B ...]
   cavalcade table RUN [--item N]                what the run's table held at its last checkpoint
   cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
   cavalcade systems [--matrix]                  what can be trained, with papers; what runs under which row
@@ -179,8 +180,8 @@ def evaluate(arguments: list[str]) -> None:
         print(json.dumps(result))
     else:
         print(
-            "mean {mean:.2f} (95 % interval {ci_low:.2f} to {ci_high:.2f}), median {median:.2f}, std {std:.2f}, "
-            "min {min:.2f}, max {max:.2f} over {episodes} episodes".format(**result)
+            "mean {mean} (95 % interval {ci_low} to {ci_high}), median {median}, std {std}, min {min}, max {max} over "
+            "{episodes} episodes".format(**{name: score(value) for name, value in result.items()})
         )
 
 
@@ -195,7 +196,7 @@ def play(arguments: list[str]) -> None:
     from cavalcade.trained import play as film
 
     video, total = film(path, chosen.out, chosen.seed)
-    print(f"return {total:.1f}, film in {video}")
+    print(f"return {score(total)}, film in {video}")
 
 
 def plot(arguments: list[str]) -> None:
@@ -203,12 +204,14 @@ def plot(arguments: list[str]) -> None:
     class Plot:
         out: Path = setting(Path("curves.png"), "the picture: .png, .svg or .pdf")
         by: str = setting("step", "the horizontal axis: step or time")
+        metric: str = setting("return", "what is drawn: any name in metrics.jsonl")
+        label: tuple[str, ...] = setting((), "of each run folder or of each line, in order; none is what differs")
 
     paths, rest = positionals(arguments, 0, "plot RUN... [--out FILE.png] [--by step|time]")
     chosen = parse(Plot, rest, "plot RUN...")
     from cavalcade.plotting import draw_runs
 
-    draw_runs([Path(path) for path in paths], chosen.out, chosen.by)
+    draw_runs([Path(path) for path in paths], chosen.out, chosen.by, chosen.metric, chosen.label)
     print(f"drawn in {chosen.out}")
 
 

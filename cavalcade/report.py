@@ -16,6 +16,7 @@ from cavalcade.runs import Run, write_failure
 from cavalcade.stopwatch import ROLES
 
 SHOWN_FAULTS = 10
+FIRST_UPDATE = ("replay_start", "unroll")  # settings of algorithms that the first update waits for
 OTHER = "other"  # what no role claims: bookkeeping, reports, checkpoints
 
 
@@ -30,11 +31,23 @@ def make(run: Run, metrics: Metrics, bottleneck: Bottleneck | None, best: float 
         "seconds": metrics.elapsed,
         "best_evaluation": best,
         "policy_lag": metrics.policy_lag,
+        "replay_age": metrics.replay_age,
+        "replay_share": metrics.replay_share,
         "budget": {kind: _row(budget, kind) for budget in [metrics.budget()] for kind in budget},
         "bottleneck": found,
         "adjustments": metrics.adjustments,
         "faults": faults(run),
+        "warnings": _warnings(run, metrics),
     }
+
+
+def _warnings(run: Run, metrics: Metrics) -> list[str]:
+    """What went wrong without anything having failed."""
+    if metrics.updates:
+        return []
+    settings = run.config.get("algorithm", {})
+    less = next((f" or less --{name.replace('_', '-')}" for name in FIRST_UPDATE if name in settings), "")
+    return [f"No update was made: the run ended before learning began, so nothing is learned. Give more --steps{less}."]
 
 
 def _row(budget: Budget, kind: str) -> dict[str, Any]:
@@ -68,6 +81,9 @@ def lines(report: dict[str, Any], styled: bool) -> list[str]:
         shown.append(f"bottleneck: {report['bottleneck']['sentence']}")
     if report["policy_lag"] is not None:
         shown.append(f"policy lag: {number(round(report['policy_lag'], 3))} updates in the mean")
+    if report["replay_age"] is not None:
+        where = "in replay" if report["replay_share"] == 1 else "from queue and replay"
+        shown.append(f"data {where}: {number(round(report['replay_age'], 3))} updates old in the mean")
     if made := report["adjustments"]:
         kept = sum(one["kept"] for one in made)
         shown.append(f"adjustments: {len(made)}, of which {kept} kept; the last: {made[-1]['sentence']}")
@@ -80,7 +96,7 @@ def lines(report: dict[str, Any], styled: bool) -> list[str]:
         ]
         if len(found) > SHOWN_FAULTS:
             shown.append(f"  and {len(found) - SHOWN_FAULTS} more in faults.jsonl")
-    return shown
+    return shown + [f"warning: {sentence}" for sentence in report["warnings"]]
 
 
 def _cells(budget: dict[str, dict]) -> tuple[list[str], list[list[str]]]:

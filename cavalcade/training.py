@@ -15,6 +15,7 @@ from cavalcade.config import described
 from cavalcade.display import Display
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment
+from cavalcade.figures import score
 from cavalcade.metrics import Metrics
 from cavalcade.plotting import draw_curve
 from cavalcade.program import ProgramFailed
@@ -76,7 +77,7 @@ class Session:
         self.experiment, self.run, self.settings = experiment, run, s
         places = {node.name: group for group, nodes in experiment.program().groups().items() for node in nodes}
         self.places = places if s.runtime != "inprocess" else None
-        self.metrics = Metrics(self.places)
+        self.metrics = self._new_metrics()
         self.pace = Pace(s.checkpoint_seconds)
         self.best: float | None = None
         self.finished = False
@@ -100,6 +101,10 @@ class Session:
             f"{s.actors} x {s.envs} environments; table of {parts.table_bytes / 1e6:,.2f} MB"
         )
 
+    def _new_metrics(self) -> Metrics:
+        frame_skip = getattr(self.experiment.spec, "frame_skip", 1)
+        return Metrics(self.places, frame_skip, self.experiment.parts.experience.replay_share)
+
     def _last_checkpoint(self) -> tuple[Path, int, dict] | None:
         """Folder, step and state of the last checkpoint, with the run's own part put back already."""
         folder = self.run.checkpoints
@@ -109,7 +114,7 @@ class Session:
             if folder.exists() and any(folder.glob("step-*")):
                 raise
             self.display.note("No checkpoint was written yet; the run starts again from its beginning.")
-            self.metrics, self.best, self.finished = Metrics(self.places), None, False
+            self.metrics, self.best, self.finished = self._new_metrics(), None, False
             return None
         for note in notes:
             self.display.note(note)
@@ -186,12 +191,12 @@ class Session:
         self.display.update(row, self._bottleneck(self.metrics.recent))
         if "evaluation" not in row:
             return
-        score = row["evaluation"]
-        if self.best is None or score >= self.best:
-            self.best = score
+        found = row["evaluation"]
+        if self.best is None or found >= self.best:
+            self.best = found
             judged = self.runtime.call("evaluator", "judged")
-            self._save_policy(judged, {"evaluation": score, "evaluation_step": row["evaluation_step"]})
-        if self.settings.target is not None and score >= self.settings.target:
+            self._save_policy(judged, {"evaluation": found, "evaluation_step": row["evaluation_step"]})
+        if self.settings.target is not None and found >= self.settings.target:
             self.finished = True
 
     def _save_policy(self, params: tuple, about: dict) -> None:
@@ -228,9 +233,9 @@ class Session:
                 f"cavalcade resume {shlex.quote(str(self.run.path))}",
             ]
         else:
-            score = "" if self.best is None else f", best evaluation {self.best:.1f}"
+            best = "" if self.best is None else f", best evaluation {score(self.best)}"
             lines += [
-                f"Done: {self.metrics.step:,} steps in {self.metrics.elapsed:.1f} s{score}",
+                f"Done: {self.metrics.step:,} steps in {self.metrics.elapsed:.1f} s{best}",
                 f"run folder: {self.run.path}",
             ]
         self.display.close(lines)
