@@ -34,10 +34,10 @@ def lines(runs: Sequence[Run], labels: Sequence[str] = ()) -> list[Line]:
         return [Line(label, members) for label, members in by_label.items()]
     found = _by_setting(runs)
     if labels and len(labels) != len(found):
-        there = "; ".join(line.label for line in found)
+        given = "1 label fits" if len(labels) == 1 else f"{len(labels)} labels fit"
         raise UserError(
-            f"{len(labels)} labels fit neither the {len(runs)} run folders nor the {len(found)} lines they make "
-            f"({there}): give one for each folder or one for each line."
+            f"{given} neither the {len(runs)} run folders nor the {len(found)} lines they make "
+            f"({'; '.join(line.label for line in found)}): give one for each folder or one for each line."
         )
     for line, label in zip(found, labels):
         line.label = label

@@ -95,10 +95,8 @@ def _draw_line(axes: "Axes", curve: Curve, unit: float, style: dict[str, Any], s
     x, solid = curve.x / unit, np.where(curve.whole, curve.mean, np.nan)
     if shade and (curve.high > curve.low).any():
         axes.fill_between(x, curve.low, curve.high, where=curve.whole, color=style["color"], alpha=shade, linewidth=0)
-    alone: dict[str, Any] = (
-        {"marker": "."} if np.isfinite(curve.mean).sum() == 1 else {}
-    )  # a line of one point would not be seen
-    axes.plot(x, solid, linewidth=2, **style, **alone)
+    alone = "." if np.isfinite(curve.mean).sum() == 1 else ""  # a line of one point would not be seen
+    axes.plot(x, solid, linewidth=2, marker=alone, **style)
     if (np.isfinite(curve.mean) & ~curve.whole).any():
         axes.plot(x, curve.mean, linewidth=1.2, linestyle=":", color=style["color"])
 
@@ -176,7 +174,7 @@ def _finish(axes: "Axes", title: str, unit: str, what: str) -> None:
     _, labels = axes.get_legend_handles_labels()
     rows = 0
     if labels:  # above the axes, where it can never lie on a line, in as many columns as its longest entry lets
-        columns = max(1, min(5, 110 // (max(map(len, labels)) + 6)))
+        columns = max(1, min(5, 100 // (max(map(len, labels)) + 6)))
         rows = -(-len(labels) // columns)
         legend = axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, fontsize=9)
         legend.set_frame_on(False)
