@@ -16,7 +16,7 @@ from cavalcade.runs import Run, write_failure
 from cavalcade.stopwatch import ROLES
 
 SHOWN_FAULTS = 10
-FIRST_UPDATE = ("replay_start", "unroll")  # settings of algorithms that the first update waits for
+SOONER = {"replay_start": "a smaller --replay-start", "unroll": "a shorter --unroll"}  # to the first update
 OTHER = "other"  # what no role claims: bookkeeping, reports, checkpoints
 
 
@@ -46,8 +46,8 @@ def _warnings(run: Run, metrics: Metrics) -> list[str]:
     if metrics.updates:
         return []
     settings = run.config.get("algorithm", {})
-    less = next((f" or less --{name.replace('_', '-')}" for name in FIRST_UPDATE if name in settings), "")
-    return [f"No update was made: the run ended before learning began, so nothing is learned. Give more --steps{less}."]
+    ways = ["more --steps", *(way for name, way in SOONER.items() if name in settings)]
+    return [f"No update was made: the run ended before learning began; give it {' or '.join(ways)}."]
 
 
 def _row(budget: Budget, kind: str) -> dict[str, Any]:
