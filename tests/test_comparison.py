@@ -6,7 +6,8 @@ import pytest
 
 from cavalcade.comparison import LONGEST_LABEL, lines
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
+from cavalcade.experiment import Experiment
+from cavalcade.run_settings import Settings
 from cavalcade.runs import Run
 
 
@@ -67,7 +68,7 @@ def test_long_labels_are_short_and_still_different():
     most = {**many, "entropy_cost": 0.5, "max_gradient_norm": 3.0}
     names = [label for label, _ in labels(run("one"), run("two", algorithm=many), run("three", algorithm=most))]
     assert len(set(names)) == 3 and all(len(name) < LONGEST_LABEL + 20 for name in names)
-    assert names[0] == "discount 0.99, entropy-cost 0, learning-rate 0.001, 4 more"
+    assert names[0] == "discount 0.99, learning-rate 0.001, entropy-cost 0, 4 more"
     a, b = (run(environment=f"{'package.' * 9}{word}:Id-v0") for word in ("one", "two"))
     assert [label for label, _ in labels(a, b)] == [
         "package.package…ackage.one:Id-v0",
