@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 
 from cavalcade.budget import Bottleneck
 from cavalcade.figures import History, duration, is_number, number, score
+from cavalcade.metrics import WINDOW
 from cavalcade.stopwatch import ROLES
 
 if TYPE_CHECKING:  # rich takes 50 ms and is needed only where somebody watches
@@ -30,7 +31,7 @@ REDRAWN_EVERY = 0.2  # seconds, on a terminal
 PRINTED_EVERY = 5.0  # seconds, in a log
 WIDEST_PANEL = 100  # columns: longer lines are harder to read
 LABEL_WIDTH = 12
-SCORES = ("return", "return_median", "return_low", "return_high", "evaluation")  # of a row; the others are `number`s
+SCORES = ("return", "return_low", "return_high", "evaluation")  # of a row; the others are `number`s
 COLOURS = dict(zip(ROLES, ("green", "cyan", "bright_blue", "blue", "magenta", "red", "yellow"), strict=True))
 
 
@@ -173,7 +174,7 @@ class Picture:
         elapsed, left = duration(self.latest.get("time")), duration(self.seconds_left())
         yield "", _words(f"*{elapsed}* elapsed   *{left}* left   *{show('episodes')}* episodes")
         quartiles = f"{show('return_low')} .. {show('return_high')}"
-        yield "return", _words(f"*{show('return')}*   median *{show('return_median')}*   quartiles *{quartiles}*")
+        yield "return", _words(f"*{show('return')}*   quartiles of the last {WINDOW}: *{quartiles}*")
         yield "", _text((self.returns.sparkline(room), "green"))
         yield "evaluation", _words(self._evaluation())
         yield "speed", _words("   ".join(f"*{show(f'{what}_per_second')}* {what}/s" for what in self._speeds()))

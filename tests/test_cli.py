@@ -510,7 +510,7 @@ def test_in_a_terminal_there_is_a_live_display(place):
     assert plain.count("╭─ ppo on CartPole-v1 ─") >= 3  # drawn again and again
     progress = [int(step.replace(",", "")) for step in re.findall(r"([\d,]+) of 3,000", plain)]
     assert progress == sorted(progress) and len(set(progress)) >= 3 and progress[-1] == 3_000
-    for label in ("elapsed", "median", " steps/s", "updates/s", "policy lag", "table", "target 1,000", "mostly "):
+    for label in ("elapsed", "quartiles", " steps/s", "updates/s", "policy lag", "table", "target 1,000", "mostly "):
         assert label in plain, label
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # the cursor is back
     assert plain.rstrip().endswith("run folder: watched")

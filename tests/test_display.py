@@ -60,7 +60,7 @@ def test_the_panel_says_everything_and_fits(width):
     words = re.sub(r"\s+", " ", text)
     for part in (
         *("apex-dqn on [CartPole-v1]", "50,000 of 100,000 50 %", "0:50 elapsed", "0:50 left 1,200 episodes"),
-        *("50 median 40 quartiles 30.5 .. 61.25", "52 at step 40,000 target 475"),
+        *("50 quartiles of the last 100: 30.5 .. 61.25", "52 at step 40,000 target 475"),
         *(
             "5,312 steps/s 1,328 updates/s",
             "loss 0.123 12,500 updates policy lag 1.5",
@@ -99,10 +99,10 @@ def test_frames_are_shown_where_they_are_not_steps_and_the_age_of_what_is_replay
 
 def test_long_scores_fit():
     picture = Picture("x", 100, -1234.5)
-    scores = {"return": -1234.56, "return_median": -1333.33, "return_low": -1444.44, "return_high": -0.012345}
+    scores = {"return": -1234.56, "return_low": -1444.44, "return_high": -0.012345}
     picture.add({"step": 1, **scores, "evaluation": -1234.54, "evaluation_step": 123_456_789})
     text = drawn(picture, 80)
-    assert "-1,234.6   median -1,333.3   quartiles -1,444.4 .. -0.012345" in text and "…" not in text
+    assert "-1,234.6   quartiles of the last 100: -1,444.4 .. -0.012345" in text and "…" not in text
     assert "-1,234.5 at step 123,456,789   target -1,234.5" in text
 
 
