@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
 INK, FAINT = "#333333", "#DDDDDD"
 SIZE, DOTS_PER_INCH = (8.0, 4.5), 120
+LEGEND_ROW, ROWS_THAT_FIT = 0.19, 3  # inches of a row of the legend; a longer one makes the picture higher
 UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 EVALUATION: dict[str, Any] = {"linestyle": "", "markerfacecolor": "white", "markeredgewidth": 1.4}
 
@@ -51,7 +52,7 @@ def draw_curve(run: Run) -> Path:
     else:
         _draw_target(axes, [run])
     seed = f", seed {run.config['seed']}" if "seed" in run.config else ""
-    _finish(axes, (_title([run]) or run.path.name) + seed, "step", _what("return", edges[1], "steps"))
+    _finish(figure, axes, (_title([run]) or run.path.name) + seed, "steps", _what("return", edges[1]))
     return _write(figure, run.curve)
 
 
@@ -71,8 +72,7 @@ def draw_runs(
     if not any(found.x.size for found in points.values()) and not any(at for at, _ in judged.values()):
         raise UserError(_nothing(metric, rows.values()))
     edges = bins(list(points.values()))
-    fitting = next((unit for unit in UNITS if edges[-1] >= 2 * unit[0]), UNITS[-1])
-    unit, unit_name = fitting if by == "time" else (1.0, "steps")
+    unit, unit_name = _unit(edges[-1], by)
     figure, axes = _figure()
     found = lines(runs, labels)
     for n, line in enumerate(found):
@@ -86,7 +86,7 @@ def draw_runs(
     if metric == "return":
         _draw_target(axes, runs)
     _explain(axes, judged=any(at for at, _ in judged.values()))
-    _finish(axes, _title(runs), "step" if by == "step" else unit_name, _what(metric, edges[1] / unit, unit_name))
+    _finish(figure, axes, _title(runs), unit_name, _what(metric, edges[1], by))
     return _write(figure, Path(out))
 
 
@@ -131,10 +131,16 @@ def _count(line: Line, drawn: int) -> str:
     return f" ({f'{drawn} of ' if drawn < len(line.runs) else ''}{len(line.runs)} {noun})"
 
 
-def _what(metric: str, width: float, unit: str) -> str:
+def _unit(size: float, by: str) -> tuple[float, str]:
+    """What steps, or so many seconds, are divided by and called."""
+    return next((unit for unit in UNITS if size >= 2 * unit[0]), UNITS[-1]) if by == "time" else (1.0, "steps")
+
+
+def _what(metric: str, width: float, by: str = "step") -> str:
     """The vertical axis: what is shown, and over how much of the horizontal one each point is a mean."""
     name = {"return": "episode return"}.get(metric, metric.replace("_", " "))
-    return f"{name}, mean of every {number(width)} {unit}"
+    unit, unit_name = _unit(width, by)
+    return f"{name}\nmean of every {number(width / unit)} {unit_name}"
 
 
 def _nothing(metric: str, rows: Any) -> str:
@@ -156,12 +162,12 @@ def _figure() -> tuple["Figure", "Axes"]:
     return figure, figure.add_subplot()
 
 
-def _finish(axes: "Axes", title: str, unit: str, what: str) -> None:
+def _finish(figure: "Figure", axes: "Axes", title: str, unit: str, what: str) -> None:
     from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
-    axes.set_xlabel("environment steps" if unit == "step" else f"time in {unit}", color=INK)
+    axes.set_xlabel("environment steps" if unit == "steps" else f"time in {unit}", color=INK)
     axes.set_ylabel(what, color=INK)
-    if unit == "step":
+    if unit == "steps":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.spines[["top", "right"]].set_visible(False)
@@ -176,6 +182,7 @@ def _finish(axes: "Axes", title: str, unit: str, what: str) -> None:
     if labels:  # above the axes, where it can never lie on a line, in as many columns as its longest entry lets
         columns = max(1, min(5, 100 // (max(map(len, labels)) + 6)))
         rows = -(-len(labels) // columns)
+        figure.set_size_inches(SIZE[0], SIZE[1] + LEGEND_ROW * max(0, rows - ROWS_THAT_FIT))
         legend = axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, fontsize=9)
         legend.set_frame_on(False)
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=INK, pad=10 + 13.5 * rows)

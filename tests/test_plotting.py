@@ -211,9 +211,16 @@ def test_a_different_backend_or_environment_is_another_line(tmp_path, monkeypatc
 def test_another_metric(tmp_path, monkeypatch):
     run = make(tmp_path)
     _, labels, axes = drawn(monkeypatch, [run.path], tmp_path, metric="loss", labels=["mine"])
-    assert labels == ["mine"] and axes.get_ylabel().startswith("loss, ") and data(axes.lines[0])[1][0] == 1.0
+    assert (
+        labels == ["mine"] and axes.get_ylabel() == "loss\nmean of every 600 steps" and data(axes.lines[0])[1][0] == 1.0
+    )
     with pytest.raises(UserError, match=r"No row of these runs has a metric 'los'\. Did you mean 'loss'\?"):
         draw_runs([run.path], tmp_path / "out.png", metric="los")
+
+
+def test_a_long_legend_makes_the_picture_higher(tmp_path):
+    runs = [make(tmp_path, n, system=f"system-{n}-{'x' * 60}", rows=4) for n in range(8)]
+    assert png_size(draw_runs([run.path for run in runs], tmp_path / "out.png"))[1] > 540
 
 
 def test_where_a_seed_is_missing_the_line_is_dotted(tmp_path, monkeypatch):
