@@ -48,10 +48,11 @@ ROWS = [
 
 
 def counted(out: Path) -> dict[str, float]:
-    """Totals of what a run dropped, and its mean policy lag in updates."""
+    """Totals of what a run dropped, and how many updates old its data was in the mean: drawn once, or replayed."""
     rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     found = {name: sum(row.get(name, 0.0) for row in rows) for name in COUNTED if any(name in row for row in rows)}
-    return found | {"policy_lag": json.loads((out / "report.json").read_text())["policy_lag"]}
+    report = json.loads((out / "report.json").read_text())
+    return found | {name: report[name] for name in ("policy_lag", "replay_age") if report[name] is not None}
 
 
 def middle(row: Row, results: list[tuple[float, float]], counts: list[dict[str, float]]) -> tuple[str, str]:

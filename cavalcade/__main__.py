@@ -11,6 +11,7 @@ from typing import Any
 from cavalcade import __version__
 from cavalcade.config import described, setting
 from cavalcade.errors import UserError, nearest
+from cavalcade.figures import score
 from cavalcade.options import HELP, environment_options, given, help_lines, parse, positionals
 
 USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, run and trust
@@ -20,7 +21,7 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
   cavalcade resume RUN [--steps N]              go on with a run that was interrupted or killed, or extend it
   cavalcade evaluate RUN [--episodes K] [--seed S] [--sampled] [--environment ENV] [--json]
   cavalcade play RUN [--out FILE.mp4] [--seed S] [--sampled] [--environment ENV]
-  cavalcade plot RUN... [--out FILE.png] [--by step|time]
+  cavalcade plot RUN... [--out FILE.png] [--by step|time] [--metric NAME] [--label A B ...]
   cavalcade table RUN [--item N]                what the run's table held at its last checkpoint
   cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
   cavalcade systems [--matrix]                  what can be trained, with papers; what runs under which row
@@ -197,9 +198,10 @@ def evaluate(arguments: list[str]) -> None:
     if options or result["environment"] != result["trained_on"]:
         with_options = "".join(f" {name}={value}" for name, value in result["options"].items())
         elsewhere = f" on {result['environment']}{with_options}, trained on {result['trained_on']}"
+    shown = {name: score(value) for name, value in result.items() if isinstance(value, (int, float))}
     print(
-        "mean {mean:.2f} (95 % interval {ci_low:.2f} to {ci_high:.2f}), median {median:.2f}, std {std:.2f}, "
-        "min {min:.2f}, max {max:.2f} over {episodes}".format(**result)
+        "mean {mean} (95 % interval {ci_low} to {ci_high}), median {median}, std {std}, min {min}, max {max} over "
+        "{episodes}".format(**shown)
         + f" {kind}{elsewhere}"
     )
 
@@ -219,7 +221,7 @@ def play(arguments: list[str]) -> None:
 
     named = {"environment": chosen.environment, "options": options or None}
     video, total = film(path, chosen.out, chosen.seed, sampled=chosen.sampled, **named)
-    print(f"return {total:.1f}, film in {video}")
+    print(f"return {score(total)}, film in {video}")
 
 
 def plot(arguments: list[str]) -> None:
@@ -227,12 +229,14 @@ def plot(arguments: list[str]) -> None:
     class Plot:
         out: Path = setting(Path("curves.png"), "the picture: .png, .svg or .pdf")
         by: str = setting("step", "the horizontal axis: step or time")
+        metric: str = setting("return", "what is drawn: any name in metrics.jsonl")
+        label: tuple[str, ...] = setting((), "of each run folder or of each line, in order; none is what differs")
 
     paths, rest = positionals(arguments, 0, "plot RUN... [--out FILE.png] [--by step|time]")
     chosen = parse(Plot, rest, "plot RUN...")
     from cavalcade.plotting import draw_runs
 
-    draw_runs([Path(path) for path in paths], chosen.out, chosen.by)
+    draw_runs([Path(path) for path in paths], chosen.out, chosen.by, chosen.metric, chosen.label)
     print(f"drawn in {chosen.out}")
 
 

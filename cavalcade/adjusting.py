@@ -1,7 +1,7 @@
 """How many predictors, trainers and agents work, adjusted while a run goes on (GA3C, Babaeizadeh 2017).
 
 All are launched; words in shared memory say how many of each are active, the first of them. Every so often these
-numbers change by one at random; the change is kept if more frames a second were trained on, and taken back if not.
+numbers change by one at random; the change is kept if more steps a second were trained on, and taken back if not.
 Seconds are those of the wall clock, so two runs are never the same to the bit.
 """
 
@@ -21,22 +21,22 @@ Numbers = tuple[int, int, int]
 class Decision(NamedTuple):
     before: Numbers
     after: Numbers
-    frames_before: float  # trained on a second
-    frames_after: float
+    steps_before: float  # trained on a second
+    steps_after: float
     kept: bool
 
     @property
     def sentence(self) -> str:
         changes = zip(NAMES, self.before, self.after)
         shown = ", ".join(f"{name} {old}" if old == new else f"{name} {old} -> {new}" for name, old, new in changes)
-        rates = f"{self.frames_before:,.0f} -> {self.frames_after:,.0f} frames/s"
+        rates = f"{self.steps_before:,.0f} -> {self.steps_after:,.0f} steps/s"
         return f"adjusted: {shown}: {rates}, {'kept' if self.kept else 'taken back'}"
 
     def plain(self) -> dict[str, Any]:
         """For JSON."""
         numbers = {"before": list(self.before), "after": list(self.after), "kept": self.kept}
-        frames = {"frames_before": self.frames_before, "frames_after": self.frames_after}
-        return {**numbers, **frames, "sentence": self.sentence}
+        steps = {"steps_before": self.steps_before, "steps_after": self.steps_after}
+        return {**numbers, **steps, "sentence": self.sentence}
 
 
 class Rule:
@@ -49,21 +49,21 @@ class Rule:
         self.numbers = most  # to be measured next
         self.before: tuple[Numbers, float] | None = None  # what they are compared with; None: they are the old ones
 
-    def measured(self, frames: float) -> Decision | None:
-        """Frames per second with `numbers`; what this decides, if it was a trial."""
+    def measured(self, steps: float) -> Decision | None:
+        """Steps per second with `numbers`; what this decides, if it was a trial."""
         decision = None
         if self.before is not None:
-            decision = Decision(self.before[0], self.numbers, self.before[1], frames, frames > self.before[1])
+            decision = Decision(self.before[0], self.numbers, self.before[1], steps, steps > self.before[1])
         if decision is not None and not decision.kept:
             self.numbers, self.before = decision.before, None
         else:
-            self.before, self.numbers = (self.numbers, frames), self._neighbour()
+            self.before, self.numbers = (self.numbers, steps), self._neighbour()
         return decision
 
     def _neighbour(self) -> Numbers:
         while True:  # until it is another
-            steps = self.rng.integers(-1, 2, len(NAMES)).tolist()
-            a, b, c = (min(most, max(1, n + step)) for n, step, most in zip(self.numbers, steps, self.most))
+            changes = self.rng.integers(-1, 2, len(NAMES)).tolist()
+            a, b, c = (min(most, max(1, n + change)) for n, change, most in zip(self.numbers, changes, self.most))
             if (a, b, c) != self.numbers:
                 return a, b, c
 
@@ -88,9 +88,9 @@ class Valves:
 class Adjuster(Valves):
     """Worker beside the training queue: measures, decides, and turns the valves."""
 
-    def __init__(self, table: Any, frames: int, most: Sequence[int], every: float, seed: int):
-        """`frames`: of each item of the table. `most`: predictors, trainers and agents that there are."""
-        self.table, self.frames, self.every = table, frames, every
+    def __init__(self, table: Any, length: int, most: Sequence[int], every: float, seed: int):
+        """`length`: steps in each item of the table. `most`: predictors, trainers and agents that there are."""
+        self.table, self.length, self.every = table, length, every
         predictors, trainers, agents = most
         self.rule = Rule((predictors, trainers, agents), np.random.default_rng((seed, 2)))
         self.shared = SharedWords((len(NAMES),))
@@ -111,7 +111,7 @@ class Adjuster(Valves):
         since, drawn_then = self.began
         if now - since < self.every:
             return False
-        if decision := self.rule.measured((drawn - drawn_then) * self.frames / (now - since)):
+        if decision := self.rule.measured((drawn - drawn_then) * self.length / (now - since)):
             self.decisions.append(decision)
         self.words[:] = self.rule.numbers
         self.began = (now, drawn)

@@ -9,7 +9,6 @@ import atexit
 import functools
 import io
 import math
-import numbers
 import os
 import sys
 import textwrap
@@ -20,7 +19,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from cavalcade.budget import Bottleneck
-from cavalcade.figures import History, duration, number
+from cavalcade.figures import History, duration, is_number, number, score
+from cavalcade.metrics import WINDOW
 from cavalcade.stopwatch import ROLES
 
 if TYPE_CHECKING:  # rich takes 50 ms and is needed only where somebody watches
@@ -31,6 +31,7 @@ REDRAWN_EVERY = 0.2  # seconds, on a terminal
 PRINTED_EVERY = 5.0  # seconds, in a log
 WIDEST_PANEL = 100  # columns: longer lines are harder to read
 LABEL_WIDTH = 12
+SCORES = ("return", "return_low", "return_high", "evaluation")  # of a row; the others are `number`s
 COLOURS = dict(zip(ROLES, ("green", "cyan", "bright_blue", "blue", "magenta", "red", "yellow"), strict=True))
 
 
@@ -55,7 +56,7 @@ class Display:
             self._live = Live(console=Console(force_terminal=True), auto_refresh=False)
             atexit.register(self._live.stop)  # a crash must not leave the user without a cursor
         else:
-            goal = "" if target is None else f", target {number(target)}"
+            goal = "" if target is None else f", target {score(target)}"
             self._print(f"{title}: {total_steps:,} steps{goal}")
 
     def update(self, row: dict[str, Any], bottleneck: Bottleneck | None = None) -> None:
@@ -116,7 +117,7 @@ class Picture:
 
     def add(self, row: dict[str, Any], bottleneck: Bottleneck | None = None) -> None:
         self.bottleneck = bottleneck or self.bottleneck
-        known = {key: float(value) for key, value in row.items() if _is_number(value)}
+        known = {key: float(value) for key, value in row.items() if is_number(value)}
         self.latest.update(known)  # a row without an evaluation does not make the last evaluation unknown
         if "return" in known:
             self.returns.add(known["return"])
@@ -124,7 +125,9 @@ class Picture:
             self.recent.append((known.get("time", time.monotonic() - self._started), known["step"]))
 
     def show(self, key: str, missing: str = "–") -> str:
-        return number(self.latest[key]) if key in self.latest else missing
+        if key not in self.latest:
+            return missing
+        return score(self.latest[key]) if key in SCORES else number(self.latest[key])
 
     def seconds_left(self) -> float | None:
         """From the pace of the latest rows, so that a run that was resumed is judged by what it does now."""
@@ -135,14 +138,18 @@ class Picture:
             return None
         return max(self.total - now, 0) * (later - earlier) / (now - before)
 
+    def _speeds(self) -> list[str]:
+        """What is counted in a second; frames only where they are not the steps of the agent."""
+        frames = self.latest.get("frames_per_second") != self.latest.get("steps_per_second")
+        return ["steps", *(["frames"] if frames else []), "updates"]
+
     def line(self) -> str:
         """One line for a log, in ASCII because a log's encoding is anybody's guess."""
         show, step = functools.partial(self.show, missing="-"), self.latest.get("step", 0)
         parts = [
             f"step {step:,.0f}/{self.total:,} ({100 * step / self.total:.0f} %)",
             f"return {show('return')} [{show('return_low')} .. {show('return_high')}]",
-            f"{show('frames_per_second')} frames/s",
-            f"{show('updates_per_second')} updates/s",
+            *(f"{show(f'{what}_per_second')} {what}/s" for what in self._speeds()),
             f"loss {show('loss')}",
         ]
         if "evaluation" in self.latest:
@@ -170,16 +177,15 @@ class Picture:
         show, step = self.show, self.latest.get("step", 0)
         yield "progress", _bar(step / self.total, "green", f"{step:,.0f} of {self.total:,}", room)
         elapsed, left = duration(self.latest.get("time")), duration(self.seconds_left())
-        yield "", _words(f"*{elapsed}* elapsed   *{left}* left")
+        yield "", _words(f"*{elapsed}* elapsed   *{left}* left   *{show('episodes')}* episodes")
         quartiles = f"{show('return_low')} .. {show('return_high')}"
-        words = f"*{show('return')}*   median *{show('return_median')}*   quartiles *{quartiles}*"
-        yield "return", _words(f"{words}   *{show('episodes')}* episodes")
+        yield "return", _words(f"*{show('return')}*   quartiles of the last {WINDOW}: *{quartiles}*")
         yield "", _text((self.returns.sparkline(room), "green"))
         yield "evaluation", _words(self._evaluation())
-        words = f"*{show('frames_per_second')}* frames/s   *{show('updates_per_second')}* updates/s"
-        yield "speed", _words(words)
-        words = f"loss *{show('loss')}*   *{show('updates')}* updates   policy lag *{show('policy_lag')}*"
-        yield "learning", _words(words)
+        yield "speed", _words("   ".join(f"*{show(f'{what}_per_second')}* {what}/s" for what in self._speeds()))
+        replayed = "replay_age" in self.latest
+        age = f"data *{show('replay_age')}* updates old" if replayed else f"policy lag *{show('policy_lag')}*"
+        yield "learning", _words(f"loss *{show('loss')}*   *{show('updates')}* updates   {age}")
         size, capacity = self.latest.get("table_size"), self.latest.get("table_capacity")
         if size is None or not capacity:
             yield "table", _words(f"*{show('table_size')}*")
@@ -194,7 +200,7 @@ class Picture:
             words += f" at step *{self.show('evaluation_step')}*"
         if self.target is not None:
             reached = self.latest.get("evaluation", -math.inf) >= self.target
-            words += f"   target *{number(self.target)}*" + (" reached" if reached else "")
+            words += f"   target *{score(self.target)}*" + (" reached" if reached else "")
         return words
 
     def _time(self, room: int) -> "Iterable[tuple[str, Text]]":
@@ -241,10 +247,6 @@ def _somebody_watches() -> bool:
     return sys.stdout.isatty() and not dumb and encoding == "utf8"
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, numbers.Real) and math.isfinite(value)
-
-
 def _text(*pieces: tuple[str, str]) -> "Text":
     from rich.text import Text
 
@@ -252,7 +254,7 @@ def _text(*pieces: tuple[str, str]) -> "Text":
 
 
 def _words(line: str) -> "Text":
-    """A line whose values stand between asterisks: `*5,312* frames/s`."""
+    """A line whose values stand between asterisks: `*5,312* steps/s`."""
     return _text(*((piece, "dim" if n % 2 == 0 else "bold") for n, piece in enumerate(line.split("*"))))
 
 

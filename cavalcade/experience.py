@@ -63,6 +63,11 @@ class Experience:
     flush: int = 1  # items that an actor gathers before it sends them
     pull_every: int = 0  # steps of each environment between two looks for newer parameters; 0 looks whenever it may
 
+    @property
+    def replay_share(self) -> float:
+        """Of what is drawn, how much may have been drawn before."""
+        return 1.0 if isinstance(self.store, Replay) else self.store.replay_share
+
     def patience(self, environments: int) -> int:
         """Steps after which an actor sends what it has gathered, be it less than `flush`: in so many, one item per step
         of each of its environments would have been enough."""

@@ -1,17 +1,34 @@
 """How figures are written for people: short numbers, durations, the course of a whole run in one line."""
 
+import math
+import numbers
 from itertools import pairwise
 from statistics import fmean
+from typing import Any
+
+
+def is_number(value: Any) -> bool:
+    """Whether there is something to show: neither a word nor NaN."""
+    return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def number(value: float) -> str:
-    """Three digits or so: 0.0123, 8.72, 87.2, 872, 87,213."""
+    """Three digits or so: 0.0123, 8.72, 87.2, 872, 87,213. For sizes and speeds; `score` is for results."""
     size = abs(value)
     if value == int(value) or size >= 100:
-        return f"{value:,.0f}"
+        return f"{value + 0.0:,.0f}"  # -0.0 is 0
     if size < 0.001:
         return f"{value:.1e}"
     return f"{value:.3g}"
+
+
+def score(value: float) -> str:
+    """A return, an evaluation or a target, in five digits without zeros at the end: 500, 487.33, 0.955, -0.04."""
+    size = abs(value)
+    if not 1e-4 <= size < math.inf:
+        return f"{value + 0.0:.4g}"
+    text = f"{value:,.{max(0, 4 - math.floor(math.log10(size)))}f}"
+    return text.rstrip("0").rstrip(".") if "." in text else text
 
 
 def duration(seconds: float | None, missing: str = "–") -> str:

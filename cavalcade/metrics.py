@@ -8,25 +8,28 @@ import numpy as np
 from cavalcade.budget import Budget, Ledger, together
 
 WINDOW = 100  # episodes behind the median and quartiles shown
-RATES = 10  # rows over which speeds and shares of time are taken
+RATES, SPAN = 10, 1.0  # rows and seconds over which speeds and shares of time are taken, at least
 
 
 class Metrics:
     """Adds up reports. Rows are made at fixed counts of environment steps, so equal runs give equal rows."""
 
-    def __init__(self, places: dict[str, str] | None = None) -> None:
-        """`places`: the process of each node; none where one process holds them all."""
+    def __init__(self, places: dict[str, str] | None = None, frame_skip: int = 1, replay_share: float = 0.0) -> None:
+        """`places`: the process of each node; none where one process holds them all. `frame_skip`: frames that the
+        emulator plays in each step. `replay_share`: of what is drawn, how much is from replay."""
+        self.frame_skip, self.replay_share = frame_skip, replay_share
         self.began = time.perf_counter()
         self.before = 0.0  # seconds of earlier sessions of this run
         self.window: deque[float] = deque(maxlen=WINDOW)
         self.episodes = 0
         self.step, self.updates = 0, 0
-        self.lag, self.lagged = 0.0, 0  # sum of policy lags over so many updates
+        self.lag, self.lagged = 0.0, 0  # sum over so many updates of how many updates ago their data was made
         self.adjustments: list[dict] = []  # decisions on how many of each kind of node are active, of the whole run
         self.ledger = Ledger(places)
         self.start: dict | None = None  # what was booked until the first row, while processes waited for each other
         self.recent: Budget = {}  # of the last rows
-        self.rates: deque[tuple[float, int, int, dict]] = deque([(0.0, 0, 0, {})], maxlen=RATES)
+        # of each row: seconds, steps, updates, what was booked; back to the row from which speeds are taken
+        self.rates: deque[tuple[float, int, int, dict]] = deque([(0.0, 0, 0, {})])
 
     @property
     def elapsed(self) -> float:
@@ -34,6 +37,8 @@ class Metrics:
 
     def row(self, reports: dict[str, dict]) -> dict:
         now = self.elapsed
+        while len(self.rates) > RATES and now - self.rates[1][0] >= SPAN:
+            self.rates.popleft()
         since, step_then, updates_then, booked_then = self.rates[0]
         span = max(now - since, 1e-9)
         actors = [r for name, r in reports.items() if name.startswith("actor")]
@@ -43,7 +48,8 @@ class Metrics:
         row: dict = {
             "step": step,
             "time": now,
-            "frames_per_second": (step - step_then) / span,
+            "steps_per_second": (step - step_then) / span,
+            "frames_per_second": (step - step_then) * self.frame_skip / span,
             "updates": updates,
             "updates_per_second": (updates - updates_then) / span,
         }
@@ -65,7 +71,7 @@ class Metrics:
         for report in learners:
             row |= report["metrics"]
             if "policy_lag" in report:
-                row["policy_lag"] = report["policy_lag"]
+                row["replay_age" if self.replay_share else "policy_lag"] = report["policy_lag"]
                 self.lag, self.lagged = self.lag + made * report["policy_lag"], self.lagged + made
             if "seconds_in_table" in report:
                 row["time_in_table_seconds"] = report["seconds_in_table"]
@@ -93,8 +99,14 @@ class Metrics:
 
     @property
     def policy_lag(self) -> float | None:
-        """The mean over the updates of this sitting."""
-        return self.lag / self.lagged if self.lagged else None
+        """Updates between the policy that acted and the one that learns: the mean over the updates of this sitting.
+        None where experience is replayed, which is old on purpose: that has an age."""
+        return self.lag / self.lagged if self.lagged and not self.replay_share else None
+
+    @property
+    def replay_age(self) -> float | None:
+        """How many updates ago the data was made that was drawn, in the same mean; None where nothing is replayed."""
+        return self.lag / self.lagged if self.lagged and self.replay_share else None
 
     def state(self) -> dict:
         return {
@@ -111,4 +123,4 @@ class Metrics:
         self.window = deque(state["window"], maxlen=WINDOW)
         self.episodes, self.step, self.updates = state["episodes"], state["step"], state["updates"]
         self.adjustments = state["adjustments"]
-        self.rates = deque([(self.before, self.step, self.updates, {})], maxlen=RATES)
+        self.rates = deque([(self.before, self.step, self.updates, {})])

@@ -40,12 +40,10 @@ def given(declared: Mapping[str, Setting], arguments: list[str], prog: str) -> d
             raise UserError(f"There is no option '{option}'.{nearest(option, sorted(by_option))}")
         if one.kind is bool and not words:
             found[one.name] = option in by_option
-        elif one.kind in (Numbers, Words):
-            found[one.name] = (
-                (*found.get(one.name, ()), *one.converted(words))
-                if one.kind is Words
-                else (one.converted(" ".join(words)))
-            )
+        elif one.kind == Words:  # the option may come several times
+            found[one.name] = (*found.get(one.name, ()), *one.converted(words))
+        elif one.kind == Numbers:
+            found[one.name] = one.converted(" ".join(words))
         elif not words:
             raise UserError(f"{option} needs a value: {one.expected}.")
         elif len(words) > 1 or option in negated:

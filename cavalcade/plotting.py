@@ -1,22 +1,23 @@
-"""Pictures of runs: how the return grew, for one run or for several systems over several seeds.
+"""Pictures of runs: how the return, or another metric, went; for one run, or for several settings over several seeds.
 
-A line is a median and a band is the quartiles around it. Within one run they are over its latest episodes;
-within a group of runs that differ only in their seed they are over the runs, because the episodes of one run
-are not independent and a band over them would look far too sure.
+A line is what was earned in each stretch of the run (`curves.py`); runs that differ only in their seed are one line
+with a band from the lowest of them to the highest (`comparison.py`). Evaluations are markers of the line's colour.
 Figures are made directly, without pyplot, so that drawing changes nothing outside. Importing matplotlib takes
 half a second and more, which nobody should wait for before training begins: it happens in `_figure`.
 """
 
 import io
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from cavalcade.comparison import Line, lines
+from cavalcade.curves import Curve, Points, bins, evaluations
 from cavalcade.disk import write_atomically
-from cavalcade.errors import UserError
+from cavalcade.errors import UserError, nearest
+from cavalcade.figures import is_number, number, score
 from cavalcade.runs import Run, write_failure
 
 if TYPE_CHECKING:
@@ -27,148 +28,127 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
 INK, FAINT = "#333333", "#DDDDDD"
 SIZE, DOTS_PER_INCH = (8.0, 4.5), 120
-GRID_POINTS = 400
-GROUPED_BY = ("system", "environment", "backend")  # keys of a run's config
+LEGEND_ROW, ROWS_THAT_FIT = 0.19, 3  # inches of a row of the legend; a longer one makes the picture higher
 UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
-
-
-@dataclass(frozen=True)
-class Curve:
-    """Return against steps or seconds, ascending. All are [N] float64."""
-
-    x: np.ndarray
-    raw: np.ndarray
-    median: np.ndarray
-    low: np.ndarray
-    high: np.ndarray
-
-    @classmethod
-    def of(cls, rows: Iterable[dict[str, Any]], by: str = "step") -> "Curve":
-        """Rows without a return, written before the first episode ended, are passed over."""
-        known = sorted((row for row in rows if {by, "return"} <= row.keys()), key=lambda row: row[by])
-        raw = _column(known, "return")
-        median = _column(known, "return_median", raw)
-        if any("return_low" in row for row in known):
-            low, high = _column(known, "return_low", median), _column(known, "return_high", median)
-        else:
-            low, median, high = _running_quartiles(raw)
-        return cls(_column(known, by), raw, _smooth(median), _smooth(low), _smooth(high))
+EVALUATION: dict[str, Any] = {"linestyle": "", "markerfacecolor": "white", "markeredgewidth": 1.4}
 
 
 def draw_curve(run: Run) -> Path:
-    """Draw `curve.png` of one run: returns, their median and quartiles, evaluations and the target."""
+    """Draw `curve.png` of one run: the return of each row faintly, its means, evaluations and the target."""
     rows = run.rows()
-    curve = Curve.of(rows)
-    evaluated = {row.get("evaluation_step", row.get("step")): row["evaluation"] for row in rows if "evaluation" in row}
+    points = Points.of(rows)
+    edges = bins([points])
+    at, values = evaluations(rows)
     figure, axes = _figure()
-    if curve.x.size:
-        blue = COLOURS[0]
-        axes.plot(curve.x, curve.raw, color=blue, alpha=0.25, linewidth=0.8, label="return")
-        axes.fill_between(curve.x, curve.low, curve.high, color=blue, alpha=0.15, linewidth=0, label="quartiles")
-        axes.plot(curve.x, curve.median, color=blue, linewidth=2, label="median, smoothed")
-    if evaluated:
-        at, values = zip(*sorted(evaluated.items()))
-        axes.plot(
-            at,
-            values,
-            "o",
-            color=COLOURS[1],
-            markerfacecolor="white",
-            markeredgewidth=1.6,
-            label="evaluation",
-        )
-    if not curve.x.size and not evaluated:
+    if points.x.size:
+        axes.plot(points.x, points.value, color=COLOURS[0], alpha=0.3, linewidth=0.8, label="return of each row")
+        _draw_line(axes, Curve.of([points], edges), 1.0, {"color": COLOURS[0], "label": "mean return"}, shade=0.0)
+    if at:
+        axes.plot(at, values, marker="o", color=COLOURS[1], label="evaluation", **EVALUATION)
+    if not points.x.size and not at:
         axes.text(0.5, 0.5, "no episode has ended yet", transform=axes.transAxes, ha="center", color=INK)
         axes.set_xticks([])
         axes.set_yticks([])
-    elif (target := run.config.get("target")) is not None:
-        axes.axhline(target, color=INK, linewidth=1, linestyle="--", label=f"target {target:g}")
-    names = [str(run.config[key]) for key in ("system", "environment") if key in run.config]
+    else:
+        _draw_target(axes, [run])
     seed = f", seed {run.config['seed']}" if "seed" in run.config else ""
-    _finish(axes, (" on ".join(names) or run.path.name) + seed, "step")
+    _finish(figure, axes, (_title([run]) or run.path.name) + seed, "steps", _what("return", edges[1]))
     return _write(figure, run.curve)
 
 
-def draw_runs(paths: Sequence[str | Path], out: Path, by: Literal["step", "time"] = "step") -> Path:
-    """Compare runs in one picture: one line for each system, environment and backend, over all its seeds."""
+def draw_runs(
+    paths: Sequence[str | Path], out: Path, by: str = "step", metric: str = "return", labels: Sequence[str] = ()
+) -> Path:
+    """Compare runs in one picture: one line for each setting, over all its seeds. `labels` name the lines otherwise
+    than by what differs: one for each run, or one for each line."""
     if by not in ("step", "time"):
         raise UserError(f"Runs are drawn by 'step' or by 'time', not by '{by}'.")
     if not paths:
         raise UserError("There is nothing to draw: name one run folder or more.")
-    groups: dict[tuple[str, ...], list[Run]] = {}
-    curves: dict[tuple[str, ...], list[Curve]] = {}  # of those runs in which an episode has ended
-    for run in map(Run.open, paths):
-        key = tuple(str(run.config.get(name, "")) for name in GROUPED_BY)
-        groups.setdefault(key, []).append(run)
-        curve = Curve.of(run.rows(), by)
-        curves.setdefault(key, []).extend([curve] if curve.x.size else [])
-    if not any(curves.values()):
-        raise UserError("There is nothing to draw: no episode has ended in any of these runs.")
-
-    seconds = max(curve.x[-1] for members in curves.values() for curve in members)
-    fitting = next((unit for unit in UNITS if seconds >= 2 * unit[0]), UNITS[-1])
-    unit, unit_name = fitting if by == "time" else (1.0, "step")
-    # What all groups share is the title, what tells them apart is the legend.
-    differing = [n for n, values in enumerate(zip(*groups)) if len(set(values)) > 1] or [0]
-    shared = [n for n in (0, 1) if n not in differing or len(groups) == 1]
+    runs = [Run.open(path) for path in paths]
+    rows = {run: run.rows() for run in runs}
+    points = {run: Points.of(rows[run], by, metric) for run in runs}
+    judged = {run: evaluations(rows[run], by) if metric == "return" else ([], []) for run in runs}
+    if not any(found.x.size for found in points.values()) and not any(at for at, _ in judged.values()):
+        raise UserError(_nothing(metric, rows.values()))
+    edges = bins(list(points.values()))
+    unit, unit_name = _unit(edges[-1], by)
     figure, axes = _figure()
-    for n, (key, runs) in enumerate(groups.items()):
-        name = ", ".join(key[i] for i in differing if key[i]) or runs[0].path.name
-        style = {"color": COLOURS[n % len(COLOURS)], "linestyle": "-" if n < len(COLOURS) else "--"}
-        style["label"] = f"{name} ({_count(runs, len(curves[key]))})"
-        _draw_group(axes, curves[key], unit, style, shade=0.18 if len(groups) < 5 else 0.08)
-    _finish(axes, " on ".join(key[i] for i in shared if key[i]), unit_name)
+    found = lines(runs, labels)
+    for n, line in enumerate(found):
+        colour, late = COLOURS[n % len(COLOURS)], n >= len(COLOURS)
+        known = [points[run] for run in line.runs if points[run].x.size]
+        style = {"color": colour, "linestyle": "--" if late else "-", "label": line.label + _count(line, len(known))}
+        _draw_line(axes, Curve.of(known, edges), unit, style, shade=0.18 if len(found) < 5 else 0.08)
+        for at, values in (judged[run] for run in line.runs):
+            where = np.array(at) / unit
+            axes.plot(where, values, marker="s" if late else "o", markersize=4, color=colour, zorder=3, **EVALUATION)
+    if metric == "return":
+        _draw_target(axes, runs)
+    _explain(axes, judged=any(at for at, _ in judged.values()))
+    _finish(figure, axes, _title(runs), unit_name, _what(metric, edges[1], by))
     return _write(figure, Path(out))
 
 
-def _draw_group(axes: "Axes", curves: list[Curve], unit: float, style: dict[str, Any], shade: float) -> None:
-    if len(curves) < 2:
-        only = curves[0] if curves else Curve.of(())
-        x, low, median, high, everyone = only.x, only.low, only.median, only.high, np.ones(only.x.size, bool)
-    else:
-        x = np.linspace(min(c.x[0] for c in curves), max(c.x[-1] for c in curves), GRID_POINTS)
-        each = [np.interp(x, c.x, c.median, left=np.nan, right=np.nan) for c in curves]
-        x, lines = x[~np.isnan(each).all(axis=0)], np.array(each)[:, ~np.isnan(each).all(axis=0)]  # [runs, x]
-        everyone = ~np.isnan(lines).any(axis=0)
-        low, median, high = np.nanpercentile(lines, (25, 50, 75), axis=0)
-    x = x / unit
-    axes.fill_between(x, low, high, where=everyone, color=style["color"], alpha=shade, linewidth=0)
-    axes.plot(x, np.where(everyone, median, np.nan), linewidth=2, **style)
-    # Where some runs have not begun or have ended, the median is of fewer seeds: dotted says so.
-    axes.plot(x, np.where(everyone, np.nan, median), linewidth=1.2, linestyle=":", color=style["color"])
+def _draw_line(axes: "Axes", curve: Curve, unit: float, style: dict[str, Any], shade: float) -> None:
+    """Solid where all runs are. Where some have not begun or have ended it is the mean of fewer: dotted says so."""
+    x, solid = curve.x / unit, np.where(curve.whole, curve.mean, np.nan)
+    if shade and (curve.high > curve.low).any():
+        axes.fill_between(x, curve.low, curve.high, where=curve.whole, color=style["color"], alpha=shade, linewidth=0)
+    alone = "." if np.isfinite(curve.mean).sum() == 1 else ""  # a line of one point would not be seen
+    axes.plot(x, solid, linewidth=2, marker=alone, **style)
+    if (np.isfinite(curve.mean) & ~curve.whole).any():
+        axes.plot(x, curve.mean, linewidth=1.2, linestyle=":", color=style["color"])
 
 
-def _count(runs: list[Run], drawn: int) -> str:
-    seeds = {str(run.config.get("seed")) for run in runs}
-    noun = "seed" if len(seeds) == len(runs) else "run"
-    partly = f"{drawn} of " if drawn < len(runs) else ""
-    return f"{partly}{len(runs)} {noun}{'' if len(runs) == 1 else 's'}"
+def _draw_target(axes: "Axes", runs: Sequence[Run]) -> None:
+    targets = {run.config.get("target") for run in runs}
+    if len(targets) == 1 and (target := targets.pop()) is not None:
+        axes.axhline(target, color=INK, linewidth=1, linestyle="--", label=f"target {score(target)}")
 
 
-def _column(rows: list[dict[str, Any]], key: str, default: np.ndarray | None = None) -> np.ndarray:
-    """One number of every row, [N]; where a row lacks it, the default's."""
-    found = np.array([row.get(key, np.nan) for row in rows], np.float64)
-    return found if default is None else np.where(np.isfinite(found), found, default)
+def _explain(axes: "Axes", judged: bool) -> None:
+    """Entries of the legend that belong to no line alone."""
+    if judged:
+        axes.plot([], [], marker="o", markersize=4, color=INK, label="evaluation", **EVALUATION)
+    if axes.collections:
+        axes.fill_between([], [], color=INK, alpha=0.18, linewidth=0, label="band: lowest to highest run")
+    if any(line.get_linestyle() == ":" for line in axes.lines):
+        axes.plot([], [], linewidth=1.2, linestyle=":", color=INK, label="dotted: only some of the runs")
 
 
-def _width(count: int) -> int:
-    return max(count // 40, 1) | 1  # odd, so that a window has a middle
+def _title(runs: Sequence[Run]) -> str:
+    """What all runs share; what tells them apart is in the legend."""
+    known = [{str(run.config.get(key, "")) for run in runs} for key in ("system", "environment")]
+    return " on ".join(name for values in known if len(values) == 1 for name in values if name)
 
 
-def _smooth(values: np.ndarray) -> np.ndarray:
-    """A centred running mean; at the ends the window is cut off, not padded."""
-    if not values.size:
-        return values
-    window = np.ones(_width(values.size))
-    return np.convolve(values, window, "same") / np.convolve(np.ones(values.size), window, "same")
+def _count(line: Line, drawn: int) -> str:
+    if len(line.runs) == 1:
+        return "" if drawn else " (nothing yet)"
+    seeds = {str(run.config.get("seed")) for run in line.runs}
+    noun = "seeds" if len(seeds) == len(line.runs) else "runs"
+    return f" ({f'{drawn} of ' if drawn < len(line.runs) else ''}{len(line.runs)} {noun})"
 
 
-def _running_quartiles(values: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(low, median, high) of a centred window, for rows that carry no quartiles of their own."""
-    half = max(_width(values.size), 5) // 2
-    windows = [values[max(n - half, 0) : n + half + 1] for n in range(values.size)]
-    found = np.array([np.percentile(window, (25, 50, 75)) for window in windows]).reshape(-1, 3)
-    return found[:, 0], found[:, 1], found[:, 2]
+def _unit(size: float, by: str) -> tuple[float, str]:
+    """What steps, or so many seconds, are divided by and called."""
+    return next((unit for unit in UNITS if size >= 2 * unit[0]), UNITS[-1]) if by == "time" else (1.0, "steps")
+
+
+def _what(metric: str, width: float, by: str = "step") -> str:
+    """The vertical axis: what is shown, and over how much of the horizontal one each point is a mean."""
+    name = {"return": "episode return"}.get(metric, metric.replace("_", " "))
+    unit, unit_name = _unit(width, by)
+    return f"{name}\nmean of every {number(width / unit)} {unit_name}"
+
+
+def _nothing(metric: str, rows: Any) -> str:
+    """The sentence for a metric that no row has."""
+    known = {name for each in rows for row in each for name, value in row.items() if is_number(value)}
+    if metric == "return":
+        return "There is nothing to draw: no episode has ended in any of these runs."
+    return f"No row of these runs has a metric '{metric}'.{nearest(metric, known)}"
 
 
 def _figure() -> tuple["Figure", "Axes"]:
@@ -182,12 +162,12 @@ def _figure() -> tuple["Figure", "Axes"]:
     return figure, figure.add_subplot()
 
 
-def _finish(axes: "Axes", title: str, unit: str) -> None:
+def _finish(figure: "Figure", axes: "Axes", title: str, unit: str, what: str) -> None:
     from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
-    axes.set_xlabel("environment steps" if unit == "step" else f"time in {unit}", color=INK)
-    axes.set_ylabel("episode return", color=INK)
-    if unit == "step":
+    axes.set_xlabel("environment steps" if unit == "steps" else f"time in {unit}", color=INK)
+    axes.set_ylabel(what, color=INK)
+    if unit == "steps":
         axes.xaxis.set_major_formatter(EngFormatter(sep=""))
     axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
     axes.spines[["top", "right"]].set_visible(False)
@@ -200,8 +180,9 @@ def _finish(axes: "Axes", title: str, unit: str) -> None:
     _, labels = axes.get_legend_handles_labels()
     rows = 0
     if labels:  # above the axes, where it can never lie on a line, in as many columns as its longest entry lets
-        columns = max(1, min(5, 110 // (max(map(len, labels)) + 6)))
+        columns = max(1, min(5, 100 // (max(map(len, labels)) + 6)))
         rows = -(-len(labels) // columns)
+        figure.set_size_inches(SIZE[0], SIZE[1] + LEGEND_ROW * max(0, rows - ROWS_THAT_FIT))
         legend = axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, fontsize=9)
         legend.set_frame_on(False)
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=INK, pad=10 + 13.5 * rows)

@@ -16,6 +16,7 @@ from cavalcade.runs import Run, write_failure
 from cavalcade.stopwatch import ROLES
 
 SHOWN_FAULTS = 10
+SOONER = {"replay_start": "a smaller --replay-start", "unroll": "a shorter --unroll"}  # to the first update
 OTHER = "other"  # what no role claims: bookkeeping, reports, checkpoints
 
 
@@ -31,11 +32,23 @@ def make(run: Run, metrics: Metrics, bottleneck: Bottleneck | None, best: float 
         "best_evaluation": best,
         "evaluation_sampled": run.config.get("evaluation_sampled", False),
         "policy_lag": metrics.policy_lag,
+        "replay_age": metrics.replay_age,
+        "replay_share": metrics.replay_share,
         "budget": {kind: _row(budget, kind) for budget in [metrics.budget()] for kind in budget},
         "bottleneck": found,
         "adjustments": metrics.adjustments,
         "faults": faults(run),
+        "warnings": _warnings(run, metrics),
     }
+
+
+def _warnings(run: Run, metrics: Metrics) -> list[str]:
+    """What went wrong without anything having failed."""
+    if metrics.updates:
+        return []
+    settings = run.config.get("algorithm", {})
+    ways = ["more --steps", *(way for name, way in SOONER.items() if name in settings)]
+    return [f"No update was made: the run ended before learning began; give it {' or '.join(ways)}."]
 
 
 def _row(budget: Budget, kind: str) -> dict[str, Any]:
@@ -69,6 +82,9 @@ def lines(report: dict[str, Any], styled: bool) -> list[str]:
         shown.append(f"bottleneck: {report['bottleneck']['sentence']}")
     if report["policy_lag"] is not None:
         shown.append(f"policy lag: {number(round(report['policy_lag'], 3))} updates in the mean")
+    if report["replay_age"] is not None:
+        where = "in replay" if report["replay_share"] == 1 else "from queue and replay"
+        shown.append(f"data {where}: {number(round(report['replay_age'], 3))} updates old in the mean")
     if made := report["adjustments"]:
         kept = sum(one["kept"] for one in made)
         shown.append(f"adjustments: {len(made)}, of which {kept} kept; the last: {made[-1]['sentence']}")
@@ -81,7 +97,7 @@ def lines(report: dict[str, Any], styled: bool) -> list[str]:
         ]
         if len(found) > SHOWN_FAULTS:
             shown.append(f"  and {len(found) - SHOWN_FAULTS} more in faults.jsonl")
-    return shown
+    return shown + [f"warning: {sentence}" for sentence in report["warnings"]]
 
 
 def _cells(budget: dict[str, dict]) -> tuple[list[str], list[list[str]]]:

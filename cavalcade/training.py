@@ -13,6 +13,7 @@ from cavalcade.budget import Bottleneck, Budget, bottleneck, cores_here
 from cavalcade.config import described
 from cavalcade.display import Display
 from cavalcade.experiment import Experiment
+from cavalcade.figures import score
 from cavalcade.interruption import Interruption
 from cavalcade.metrics import Metrics
 from cavalcade.plotting import draw_curve
@@ -121,7 +122,7 @@ class Session:
         self.experiment, self.run, self.settings = experiment, run, s
         places = {node.name: group for group, nodes in experiment.program().groups().items() for node in nodes}
         self.places = places if s.runtime != "inprocess" else None
-        self.metrics = Metrics(self.places)
+        self.metrics = self._new_metrics()
         self.pace = Pace(s.checkpoint_seconds)
         self.best: float | None = None
         self.finished = False
@@ -146,11 +147,15 @@ class Session:
             f"{s.actors} x {s.envs} environments; table of {parts.table_bytes / 1e6:,.2f} MB"
         )
 
+    def _new_metrics(self) -> Metrics:
+        frame_skip = getattr(self.experiment.spec, "frame_skip", 1)
+        return Metrics(self.places, frame_skip, self.experiment.parts.experience.replay_share)
+
     def _put_back(self, kept: Kept | None) -> tuple[Path, int, dict] | None:
         """The run's own part of a checkpoint; gives what the runtime goes on from."""
         if kept is None:
             self.display.note("No checkpoint was written yet; the run starts again from its beginning.")
-            self.metrics, self.best, self.finished = Metrics(self.places), None, False
+            self.metrics, self.best, self.finished = self._new_metrics(), None, False
             return None
         for note in kept.notes:
             self.display.note(note)
@@ -227,13 +232,13 @@ class Session:
         self.display.update(row, self._bottleneck(self.metrics.recent))
         if "evaluation" not in row:
             return
-        score = row["evaluation"]
-        if self.best is None or score >= self.best:
-            self.best = score
+        found = row["evaluation"]
+        if self.best is None or found >= self.best:
+            self.best = found
             judged = self.runtime.call("evaluator", "judged")
-            about = {"evaluation": score, "evaluation_step": row["evaluation_step"]}
+            about = {"evaluation": found, "evaluation_step": row["evaluation_step"]}
             self._save_policy(judged, {**about, "evaluation_sampled": self.settings.evaluation_sampled})
-        if self.settings.target is not None and score >= self.settings.target:
+        if self.settings.target is not None and found >= self.settings.target:
             self.finished = True
 
     def _save_policy(self, params: tuple, about: dict) -> None:
@@ -272,9 +277,9 @@ class Session:
             ]
         else:
             sampled = " (sampled)" if self.settings.evaluation_sampled else ""
-            score = "" if self.best is None else f", best evaluation {self.best:.1f}{sampled}"
+            best = "" if self.best is None else f", best evaluation {score(self.best)}{sampled}"
             lines += [
-                f"Done: {self.metrics.step:,} steps in {self.metrics.elapsed:.1f} s{score}",
+                f"Done: {self.metrics.step:,} steps in {self.metrics.elapsed:.1f} s{best}",
                 f"run folder: {self.run.path}",
             ]
         if find_spec("matplotlib"):

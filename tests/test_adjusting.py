@@ -49,9 +49,9 @@ def test_numbers_change_by_one_at_most_between_one_and_what_was_launched():
 
 def test_a_decision_says_what_changed():
     kept = Decision((2, 2, 8), (1, 2, 9), 10_200.4, 11_400.0, True)
-    assert kept.sentence == "adjusted: predictors 2 -> 1, trainers 2, agents 8 -> 9: 10,200 -> 11,400 frames/s, kept"
+    assert kept.sentence == "adjusted: predictors 2 -> 1, trainers 2, agents 8 -> 9: 10,200 -> 11,400 steps/s, kept"
     assert Decision((1, 2, 3), (1, 1, 3), 5.0, 4.0, False).sentence.endswith(
-        "trainers 2 -> 1, agents 3: 5 -> 4 frames/s, taken back"
+        "trainers 2 -> 1, agents 3: 5 -> 4 steps/s, taken back"
     )
 
 

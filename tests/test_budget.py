@@ -1,12 +1,14 @@
 """The time budget: seconds become shares by kind of process, and one rule says what bounds a run and what moves it."""
 
 import json
+from dataclasses import asdict
 
 import pytest
 
 import cavalcade
 from cavalcade import report
 from cavalcade.budget import Bottleneck, Ledger, Spent, bottleneck, together
+from cavalcade.experiment import algorithm_for, probe
 from cavalcade.metrics import Metrics
 from cavalcade.runs import Run
 from cavalcade.stopwatch import ROLES, WALL, Stopwatch
@@ -236,6 +238,37 @@ def test_rows_hold_the_budget_and_the_lag_is_a_mean_over_updates():
     assert metrics.policy_lag == 4.0  # 10 x 1 and 30 x 5 over 40
 
 
+def test_what_is_replayed_has_an_age_and_no_lag():
+    metrics = Metrics(PLACES, replay_share=1.0)
+    row = metrics.row(reports(100, 10, 6552.0))
+    assert row["replay_age"] == 6552.0 and "policy_lag" not in row
+    assert (metrics.policy_lag, metrics.replay_age) == (None, 6552.0)
+
+
+def test_frames_are_what_the_emulator_played():
+    row = Metrics(frame_skip=4).row({"actor/0": {"steps": 8, "episodes": []}})
+    assert row["steps_per_second"] > 0 and row["frames_per_second"] == 4 * row["steps_per_second"]
+
+
+def test_speeds_are_taken_over_a_second_and_ten_rows_at_least(monkeypatch):
+    """Rows may follow each other within milliseconds, and an update is made in few of them."""
+    now = [100.0]
+    monkeypatch.setattr("cavalcade.metrics.time.perf_counter", lambda: now[0])
+    metrics, found = Metrics(), []
+    for n in range(1, 401):  # 100 rows a second, of 10 steps, and an update after every 50 of them
+        now[0] += 0.01
+        learner = {"updates": n // 50, "metrics": {}}
+        found.append(metrics.row({"actor/0": {"steps": 10 * n, "episodes": []}, "learner": learner}))
+    now[0] += 1e-6  # the last row of a run
+    found.append(metrics.row({"actor/0": {"steps": 4000, "episodes": []}, "learner": learner}))
+    assert all(row["steps_per_second"] == pytest.approx(1000, rel=0.02) for row in found)
+    assert all(row["updates_per_second"] == pytest.approx(2, rel=0.5) for row in found[100:])
+    assert found[-1]["updates_per_second"] == pytest.approx(2, rel=0.02) and len(metrics.rates) < 110
+    now[0] += 1000.0  # rows far apart
+    row = metrics.row({"actor/0": {"steps": 5000, "episodes": []}, "learner": learner})
+    assert row["steps_per_second"] == pytest.approx(1.09, rel=0.01) and len(metrics.rates) <= 11
+
+
 def test_in_one_process_rows_hold_roles_only():
     row = Metrics().row({"actor/0": {"steps": 8, "episodes": [], "seconds": {"acting": 0.5, WALL: 2.0}}})
     assert {key: value for key, value in row.items() if key.startswith("time_")} == {"time_acting": 0.25}
@@ -250,6 +283,7 @@ def test_the_report_says_where_the_time_went_and_what_failed(tmp_path):
     report.write(made, tmp_path / "report.json")
     kept = json.loads((tmp_path / "report.json").read_text())
     assert kept["faults"] == [fault] and (kept["steps"], kept["updates"], kept["policy_lag"]) == (200, 10, 1.0)
+    assert kept["replay_age"] is None and kept["warnings"] == []
     assert kept["budget"]["actor"] == {"processes": 2, **dict.fromkeys(ROLES, 0.0), "other": 0.0} | {
         "environment": 0.5,
         "waiting": 0.5,
@@ -271,6 +305,15 @@ def test_the_report_says_where_the_time_went_and_what_failed(tmp_path):
     assert report.lines(many, styled=False)[-1] == "  and 2 more in faults.jsonl"
 
 
+def test_the_report_calls_replay_by_its_name(tmp_path):
+    for share, words in ((1.0, "data in replay"), (0.5, "data from queue and replay")):
+        metrics = Metrics(PLACES, replay_share=share)
+        metrics.row(reports(100, 10, 6552.0))
+        made = report.make(Run(tmp_path, {}), metrics, None, None)
+        assert (made["policy_lag"], made["replay_age"]) == (None, 6552.0)
+        assert report.lines(made, styled=False)[-1] == f"{words}: 6,552 updates old in the mean"
+
+
 SMALL = {"backend": "numpy", "envs": 4, "hidden": (8,), "steps": 2_000, "evaluations": 1, "evaluation_episodes": 2}
 
 
@@ -288,6 +331,18 @@ def test_the_time_of_a_run_is_booked_once(runtime, actors, tmp_path, capsys):
     acting = kept["budget"]["process" if runtime == "inprocess" else "actor"]
     assert all(acting[role] > 0 for role in ("environment", "acting", "pulling", "storing"))
     assert (acting["waiting"] > 0) == (runtime == "process")
+
+
+@pytest.mark.parametrize(("system", "less"), [("dqn", "a smaller --replay-start"), ("ppo", "a shorter --unroll")])
+def test_a_run_without_any_update_says_so(system, less, tmp_path):
+    config = {"algorithm": asdict(algorithm_for(system, probe("CartPole-v1", {}), {}))}
+    metrics = Metrics(PLACES)
+    metrics.row(reports(100, 0, 0.0))
+    made = report.make(Run(tmp_path, config), metrics, None, 12.5)
+    [sentence] = made["warnings"]
+    assert sentence.startswith("No update was made: ") and sentence.endswith(f"give it more --steps or {less}.")
+    for styled in (False, True):
+        assert report.lines(made, styled)[-1] == f"warning: {sentence}"
 
 
 def test_a_run_that_was_finished_keeps_its_report(tmp_path):

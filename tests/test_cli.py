@@ -22,6 +22,7 @@ from cavalcade import checkpoint
 from cavalcade.__main__ import COMMANDS, main
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.ppo import PPO
+from cavalcade.figures import score
 from cavalcade.run_settings import GROUPS, Settings
 from cavalcade.runs import Run
 from cavalcade.systems import SYSTEMS
@@ -416,7 +417,7 @@ def test_evaluate_prints_one_json_object_that_can_be_repeated(run, place):
     other = json.loads(cavalcade("evaluate", "run", "--episodes", 5, "--seed", 4, "--json", place=place).stdout)
     assert {k: v for k, v in other.items() if k != "episodes"} != {k: v for k, v in result.items() if k != "episodes"}
     sentence = cavalcade("evaluate", "run/policy", "--episodes", 5, "--seed", 3, place=place)
-    assert sentence.stdout.startswith(f"mean {result['mean']:.2f} (95 % interval ") and sentence.returncode == 0
+    assert sentence.stdout.startswith(f"mean {score(result['mean'])} (95 % interval ") and sentence.returncode == 0
 
 
 @pytest.mark.parametrize("name", ["episode.mp4", "films/one.gif"])
@@ -451,6 +452,16 @@ def test_plot_draws_several_runs(run, place, tmp_path):
         assert (tmp_path / f"{by}.png").read_bytes().startswith(b"\x89PNG\r\n\x1a\n")
 
 
+@pytest.mark.parametrize("given", [["--label", "one", "two"], ["--label", "one", "--label=two"]])
+def test_plot_takes_labels_and_a_metric(given, run, place, tmp_path, capsys):
+    shutil.copytree(run.path, place / "second", dirs_exist_ok=True)
+    line = ["plot", str(place / "run"), str(place / "second"), "--metric", "loss", *given, "--by", "time"]
+    assert main([*line, "--out", str(tmp_path / "loss.svg")]) == 0, capsys.readouterr().err
+    assert {"<!-- one -->", "<!-- two -->"} <= set(re.findall("<!-- .* -->", (tmp_path / "loss.svg").read_text()))
+    assert main([*line, "--label", "three", "--out", str(tmp_path / "no.svg")]) == 2
+    assert "3 labels fit neither the 2 run folders nor the 1 lines" in capsys.readouterr().err
+
+
 # --- terminals and pipes ----------------------------------------------------------------------------------------
 
 WATCHED = ["train", "ppo", "CartPole-v1", "--evaluations", "2", "--target", "1000", *SMALL]
@@ -464,7 +475,9 @@ def test_without_a_terminal_there_are_plain_lines(place):
     assert title == "ppo on CartPole-v1: 800 steps, target 1,000"
     assert re.search(r"numpy.* 4 environments", about)
     steps = [line for line in lines if line.startswith("step ")]
-    assert steps and all(re.match(r"step \d+/800 \(\d+ %\)  return .*frames/s", line) for line in steps)
+    assert steps and all(
+        re.match(r"step \d+/800 \(\d+ %\)  return .* steps/s  [\d,.]+ updates/s", line) for line in steps
+    )
     assert steps[-1].startswith("step 800/800 (100 %)")
     assert any(line.startswith("bottleneck: process, mostly ") for line in lines)
     assert re.fullmatch(r"Done: 800 steps in [\d.]+ s, best evaluation [\d.]+", end)
@@ -497,7 +510,7 @@ def test_in_a_terminal_there_is_a_live_display(place):
     assert plain.count("╭─ ppo on CartPole-v1 ─") >= 3  # drawn again and again
     progress = [int(step.replace(",", "")) for step in re.findall(r"([\d,]+) of 3,000", plain)]
     assert progress == sorted(progress) and len(set(progress)) >= 3 and progress[-1] == 3_000
-    for label in ("elapsed", "median", "frames/s", "updates/s", "policy lag", "table", "target 1,000", "mostly "):
+    for label in ("elapsed", "quartiles", " steps/s", "updates/s", "policy lag", "table", "target 1,000", "mostly "):
         assert label in plain, label
     assert shown.rindex("\x1b[?25h") > shown.rindex("\x1b[?25l")  # the cursor is back
     assert plain.rstrip().endswith("run folder: watched")

@@ -31,8 +31,14 @@ def full_row(step: int, total: int = 100_000) -> dict:
         "return_median": 40.0,
         "return_low": 30.5,
     }
-    row |= {"return_high": 61.25, "episodes": 1200, "frames_per_second": 5312.4, "updates": step // 4}
-    row |= {"updates_per_second": 1328.0, "loss": 0.1234, "policy_lag": 1.5, "table_size": step / 2}
+    row |= {"return_high": 61.25, "episodes": 1200, "steps_per_second": 5312.4, "updates": step // 4}
+    row |= {
+        "frames_per_second": 5312.4,
+        "updates_per_second": 1328.0,
+        "loss": 0.1234,
+        "policy_lag": 1.5,
+        "table_size": step / 2,
+    }
     row |= {"table_capacity": total, "evaluation": 52.0, "evaluation_step": 40_000, "time_environment": 0.2}
     row |= {"time_acting": 0.1, "time_storing": 0.05, "time_learning": 0.5, "time_waiting": 0.1}
     row |= {"time_pulling": 0.02, "time_in_table_seconds": 1.25, "time_actor_environment": 0.9}
@@ -53,10 +59,10 @@ def test_the_panel_says_everything_and_fits(width):
     text = drawn(picture, width)
     words = re.sub(r"\s+", " ", text)
     for part in (
-        *("apex-dqn on [CartPole-v1]", "50,000 of 100,000 50 %", "0:50 elapsed", "0:50 left"),
-        *("50 median 40 quartiles 30.5 .. 61.2 1,200 episodes", "52 at step 40,000 target 475"),
+        *("apex-dqn on [CartPole-v1]", "50,000 of 100,000 50 %", "0:50 elapsed", "0:50 left 1,200 episodes"),
+        *("50 quartiles of the last 100: 30.5 .. 61.25", "52 at step 40,000 target 475"),
         *(
-            "5,312 frames/s 1,328 updates/s",
+            "5,312 steps/s 1,328 updates/s",
             "loss 0.123 12,500 updates policy lag 1.5",
             "25,000 of 100,000, 1.25 s old 25 %",
         ),
@@ -78,6 +84,26 @@ def test_what_is_unknown_is_a_dash(row):
     assert "nan" not in text.lower() and "inf" not in text and "None" not in text
     assert "return –" not in text and "loss –" in text and "loss -" in picture.line()
     assert picture.line().isascii()
+
+
+def test_frames_are_shown_where_they_are_not_steps_and_the_age_of_what_is_replayed():
+    picture = Picture("dqn on ALE/Pong-v5", 100_000, None)
+    row = {**full_row(1000), "frames_per_second": 21_249.6, "replay_age": 6552.3}
+    del row["policy_lag"]
+    picture.add(row)
+    words = re.sub(r"\s+", " ", drawn(picture, 80))
+    assert "5,312 steps/s 21,250 frames/s 1,328 updates/s" in words and "…" not in words
+    assert "data 6,552 updates old" in words and "lag" not in words
+    assert "  5,312 steps/s  21,250 frames/s  1,328 updates/s  " in picture.line()
+
+
+def test_long_scores_fit():
+    picture = Picture("x", 100, -1234.5)
+    scores = {"return": -1234.56, "return_low": -1444.44, "return_high": -0.012345}
+    picture.add({"step": 1, **scores, "evaluation": -1234.54, "evaluation_step": 123_456_789})
+    text = drawn(picture, 80)
+    assert "-1,234.6   quartiles of the last 100: -1,444.4 .. -0.012345" in text and "…" not in text
+    assert "-1,234.5 at step 123,456,789   target -1,234.5" in text
 
 
 def test_a_value_stays_until_there_is_a_newer_one():
@@ -133,6 +159,16 @@ def test_numbers_are_short(value, text):
     assert figures.number(value) == text
 
 
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(0.955, "0.955"), (-0.04, "-0.04"), (-0.0, "0"), (0.0, "0"), (500.0, "500"), (487.3333, "487.33"), (20, "20")]
+    + [(499.96, "499.96"), (-20.4, "-20.4"), (12345.678, "12,346"), (99999.9, "100,000"), (1234.56, "1,234.6")]
+    + [(-0.00012345678, "-0.00012346"), (1e-9, "1e-09"), (-1e-9, "-1e-09"), (1e9, "1,000,000,000")],
+)
+def test_scores_have_as_many_digits_as_they_need(value, text):
+    assert figures.score(value) == text and figures.number(-0.0) == "0"
+
+
 def test_a_log_gets_the_first_and_last_line_and_one_now_and_then(capsys, monkeypatch):
     now = [100.0]
     monkeypatch.setattr(display.time, "monotonic", lambda: now[0])
@@ -148,7 +184,7 @@ def test_a_log_gets_the_first_and_last_line_and_one_now_and_then(capsys, monkeyp
     steps = [line.split()[1] for line in lines if line.startswith("step")]
     assert steps == [f"{n},000/100,000" for n in (1, 6, 11, 16, 20)]
     assert lines[-3] == "Checkpoint [bold]saved" and lines[-1] == "Finished."
-    expected = "step 20,000/100,000 (20 %)  return 20 [30.5 .. 61.2]  5,312 frames/s  1,328 updates/s  loss 0.123"
+    expected = "step 20,000/100,000 (20 %)  return 20 [30.5 .. 61.25]  5,312 steps/s  1,328 updates/s  loss 0.123"
     assert lines[-2].startswith(expected) and lines[-2].endswith("learner 87 % learning  left 1:20")
 
 

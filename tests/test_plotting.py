@@ -11,13 +11,14 @@ import numpy as np
 import pytest
 
 from cavalcade import plotting
+from cavalcade.curves import Curve, Points, bins
 from cavalcade.errors import UserError
-from cavalcade.plotting import Curve, draw_curve, draw_runs
+from cavalcade.plotting import draw_curve, draw_runs
 from cavalcade.recording import Recorder
 from cavalcade.runs import Run
 
 
-def make(folder: Path, seed: int = 0, rows: int = 60, bonus: float = 0.0, quartiles: bool = True, **config) -> Run:
+def make(folder: Path, seed: int = 0, rows: int = 60, bonus: float = 0.0, **config) -> Run:
     config = {
         "system": "dqn",
         "environment": "CartPole-v1",
@@ -27,17 +28,21 @@ def make(folder: Path, seed: int = 0, rows: int = 60, bonus: float = 0.0, quarti
     } | config
     name = "-".join(str(config[key]) for key in ("system", "environment", "backend", "seed"))
     run = Run.create(folder / name, config)
-    recorder = Recorder(run, None)
     noise = random.Random(seed)
+    made = []
     for n in range(rows):
         value = 500 / (1 + math.exp(3 - n / 8)) + noise.gauss(0, 20) + bonus
-        row = {"step": n * 500, "time": n * 4.0, "updates": 0}
+        made.append({"step": (n + 1) * 500, "time": (n + 1) * 4.0, "updates": 0, "loss": 1 / (n + 1)})
         if n > 2:
-            row["return"] = value
-            if quartiles:
-                row |= {"return_median": value + 1, "return_low": value - 30, "return_high": value + 25}
+            made[-1] |= {"return": value, "episodes": 3 * n}
         if n and n % 10 == 0:
-            row |= {"evaluation": value + 20, "evaluation_step": n * 500}
+            made[-1] |= {"evaluation": value + 20, "evaluation_step": (n + 1) * 500}
+    return written(run, made)
+
+
+def written(run: Run, rows: list[dict]) -> Run:
+    recorder = Recorder(run, None)
+    for row in rows:
         recorder.write(row)
     recorder._events._waiting.clear()  # no TensorBoard here
     recorder.close()
@@ -82,11 +87,12 @@ def test_a_run_without_any_episode_still_has_a_picture(tmp_path):
     assert png_size(draw_curve(bare)) == (960, 540)
 
 
-def test_one_single_row(tmp_path):
+def test_one_single_row(tmp_path, monkeypatch):
     run = make(tmp_path, rows=4)
-    assert Curve.of(run.rows()).x.tolist() == [1500.0]
     draw_curve(run)
-    draw_runs([run.path], tmp_path / "out.png")
+    _, _, axes = drawn(monkeypatch, [run.path], tmp_path)
+    line = labelled(axes, "dqn")
+    assert np.isfinite(line.get_ydata()).sum() == 1 and line.get_marker() == ".", "a line of one point is seen"
 
 
 @pytest.mark.parametrize("by", ["step", "time"])
@@ -99,55 +105,132 @@ def test_several_runs(tmp_path, by):
     assert fewer.read_bytes() != out.read_bytes()
 
 
-def legend_and_lines(monkeypatch, paths, tmp_path, **options):
-    """What was put on the axes, read from the figure before it becomes a picture."""
+def drawn(monkeypatch, paths, tmp_path, **options):
+    """Title, legend and axes, read from the figure before it becomes a picture."""
     figures = []
     write = plotting._write
-    monkeypatch.setattr(plotting, "_write", lambda figure, path: (figures.append(figure), write(figure, path))[1])
-    draw_runs(paths, tmp_path / "out.png", **options)
+    with monkeypatch.context() as patch:
+        patch.setattr(plotting, "_write", lambda figure, path: (figures.append(figure), write(figure, path))[1])
+        if paths == "curve":
+            draw_curve(options["run"])
+        else:
+            draw_runs(paths, tmp_path / "out.png", **options)
     axes = figures[0].axes[0]
     return axes.get_title(loc="left"), axes.get_legend_handles_labels()[1], axes
 
 
+def data(line) -> tuple[np.ndarray, np.ndarray]:
+    return tuple(np.asarray(values, float) for values in line.get_data())
+
+
+def labelled(axes, label: str):
+    return next(line for line in axes.lines if line.get_label() == label)
+
+
+def episodes(lengths, every: int) -> list[dict]:
+    """Rows as a run of one environment writes them, whose episodes are so long and pay one for each step."""
+    rows, step, done, window = [], 0, 0, []
+    ends = np.cumsum(list(lengths))
+    for step in range(every, int(ends[-1]) + 1, every):
+        finished = [length for length, end in zip(lengths, ends) if step - every < end <= step]
+        done, window = done + len(finished), (window + finished)[-100:]
+        row = {"step": step, "time": step / 1000, "episodes": done}
+        row |= {"return": float(np.mean(finished))} if finished else {}
+        row |= {"return_median": float(np.median(window))} if window else {}
+        rows.append(row)
+    return rows
+
+
+@pytest.mark.parametrize("every", [200, 1_000, 10_000], ids=["many rows", "some rows", "few rows"])
+def test_the_line_is_where_the_returns_are(every, tmp_path, monkeypatch):
+    """A run that earned 20 and, from its middle on, 500, which is at most 100 episodes before its end."""
+    run = written(
+        Run.create(tmp_path / "run", {"system": "dqn", "seed": 1}), episodes([20] * 2500 + [500] * 100, every)
+    )
+    for paths, label, options in (("curve", "mean return", {"run": run}), ([run.path], "dqn", {})):
+        _, _, axes = drawn(monkeypatch, paths, tmp_path, **options)
+        x, y = data(labelled(axes, label))
+        bin_width = x[1] - x[0]
+        assert bin_width <= max(2 * every, 2_000)
+        assert (y[x > 50_000 + bin_width] >= 490).all() and (y[x < 50_000] == 20).all()
+
+
+def test_a_run_that_is_better_everywhere_lies_above_everywhere(tmp_path, monkeypatch):
+    """By the median of its last hundred episodes B is the better one for half of the run: it has more of them."""
+    a = written(Run.create(tmp_path / "a", {"system": "a"}), episodes([20] * 500 + [500] * 80, 500))
+    b = written(Run.create(tmp_path / "b", {"system": "b"}), episodes([10] * 1000 + [95] * 420, 500))
+    medians = [[row["return_median"] for row in run.rows()] for run in (a, b)]
+    assert np.mean([one < other for one, other in zip(*medians)]) > 0.4
+    _, _, axes = drawn(monkeypatch, [a.path, b.path], tmp_path)
+    (x, above), (same, below) = (data(labelled(axes, name)) for name in "ab")
+    np.testing.assert_array_equal(x, same)
+    both = np.isfinite(above) & np.isfinite(below)
+    assert both.sum() >= 48 and (above > below)[both].all()
+
+
 def test_runs_are_grouped_over_their_seeds(tmp_path, monkeypatch):
     runs = [make(tmp_path, seed, bonus=100 * seed) for seed in (0, 1, 2)] + [make(tmp_path, 5, system="ppo")]
-    title, labels, axes = legend_and_lines(monkeypatch, [run.path for run in runs], tmp_path)
-    assert title == "CartPole-v1" and labels == ["dqn (3 seeds)", "ppo (1 seed)"]
-    x, y = (np.asarray(values, float) for values in axes.lines[0].get_data())
-    middle = Curve.of(runs[1].rows())
-    np.testing.assert_allclose(y, np.interp(x, middle.x, middle.median), atol=60)  # seeds lie 100 apart
-    assert np.isfinite(y).all()
+    title, labels, axes = drawn(monkeypatch, [run.path for run in runs], tmp_path)
+    assert title == "CartPole-v1"
+    assert labels == ["dqn (3 seeds)", "ppo", "target 475", "evaluation", "band: lowest to highest run"]
+    _, y = data(labelled(axes, "dqn (3 seeds)"))
+    points = [Points.of(run.rows()) for run in runs[:3]]
+    expected = Curve.of(points, bins(points))
+    np.testing.assert_allclose(y, expected.mean)
+    band = axes.collections[0].get_paths()[0].vertices[:, 1]
+    assert band.max() == expected.high[expected.whole].max() and band.min() == expected.low[expected.whole].min()
+    assert "every 600 steps" in axes.get_ylabel()
+
+
+def test_evaluations_are_always_drawn(tmp_path, monkeypatch):
+    runs = [make(tmp_path, 0), make(tmp_path, 1), make(tmp_path, 0, backend="jax")]
+    _, labels, axes = drawn(monkeypatch, [run.path for run in runs], tmp_path)
+    assert labels[:2] == ["torch (2 seeds)", "jax"] and "evaluation" in labels
+    marks = [line for line in axes.lines if line.get_marker() == "o" and len(line.get_xdata())]
+    assert [line.get_color() for line in marks] == [plotting.COLOURS[n] for n in (0, 0, 1)]
+    for line, run in zip(marks, runs):
+        judged = [(row["evaluation_step"], row["evaluation"]) for row in run.rows() if "evaluation" in row]
+        assert len(judged) == 5 and list(zip(*data(line))) == judged
+    only = written(
+        Run.create(tmp_path / "only", {}), [{"step": 9, "time": 1.0, "evaluation": 3.0, "evaluation_step": 8}]
+    )
+    _, labels, _ = drawn(monkeypatch, [only.path], tmp_path)
+    assert labels == ["only (nothing yet)", "evaluation"], "no episode has ended in training"
 
 
 def test_a_different_backend_or_environment_is_another_line(tmp_path, monkeypatch):
     runs = [make(tmp_path, 0), make(tmp_path, 1, backend="jax"), make(tmp_path, 2, backend="jax")]
-    title, labels, _ = legend_and_lines(monkeypatch, [run.path for run in runs], tmp_path)
-    assert title == "dqn on CartPole-v1" and labels == ["torch (1 seed)", "jax (2 seeds)"]
-    runs.append(make(tmp_path, 0, environment="Pendulum-v1", rows=2))
-    _, labels, _ = legend_and_lines(monkeypatch, [run.path for run in runs], tmp_path)
-    assert labels[-1] == "Pendulum-v1, torch (0 of 1 seed)"
+    title, labels, _ = drawn(monkeypatch, [run.path for run in runs], tmp_path)
+    assert title == "dqn on CartPole-v1" and labels[:2] == ["torch", "jax (2 seeds)"]
+    runs.append(make(tmp_path, 0, environment="Pendulum-v1", rows=2, target=-200))
+    title, labels, _ = drawn(monkeypatch, [run.path for run in runs], tmp_path)
+    assert labels[2] == "Pendulum-v1, torch (nothing yet)" and title == "dqn"
+    assert not any("target" in label for label in labels), "they have no common one"
+
+
+def test_another_metric(tmp_path, monkeypatch):
+    run = make(tmp_path)
+    _, labels, axes = drawn(monkeypatch, [run.path], tmp_path, metric="loss", labels=["mine"])
+    assert (
+        labels == ["mine"] and axes.get_ylabel() == "loss\nmean of every 600 steps" and data(axes.lines[0])[1][0] == 1.0
+    )
+    with pytest.raises(UserError, match=r"No row of these runs has a metric 'los'\. Did you mean 'loss'\?"):
+        draw_runs([run.path], tmp_path / "out.png", metric="los")
+
+
+def test_a_long_legend_makes_the_picture_higher(tmp_path):
+    runs = [make(tmp_path, n, system=f"system-{n}-{'x' * 60}", rows=4) for n in range(8)]
+    assert png_size(draw_runs([run.path for run in runs], tmp_path / "out.png"))[1] > 540
 
 
 def test_where_a_seed_is_missing_the_line_is_dotted(tmp_path, monkeypatch):
     runs = [make(tmp_path, 0), make(tmp_path, 1, rows=30)]
-    _, labels, axes = legend_and_lines(monkeypatch, [run.path for run in runs], tmp_path, by="time")
-    assert labels == ["dqn (2 seeds)"] and axes.get_xlabel() == "time in minutes"
-    whole, partial = axes.lines
-    assert partial.get_linestyle() == ":"
-    x, solid, dotted = whole.get_xdata(), np.isfinite(whole.get_ydata()), np.isfinite(partial.get_ydata())
-    assert (solid != dotted).all() and x[solid].max() <= 29 * 4 / 60 <= x[dotted].max()
-
-
-def test_quartiles_are_made_when_rows_have_none(tmp_path):
-    curve = Curve.of(make(tmp_path, quartiles=False, rows=200).rows())
-    assert (curve.low <= curve.median).all() and (curve.median <= curve.high).all() and (curve.low < curve.high).any()
-    assert len(curve.x) == 197 and (np.diff(curve.x) > 0).all()
-
-
-def test_smoothing_keeps_a_constant_and_cuts_the_ends():
-    np.testing.assert_allclose(plotting._smooth(np.full(200, 3.0)), 3.0)
-    line = np.arange(200.0)
-    np.testing.assert_allclose(plotting._smooth(line)[10:-10], line[10:-10])
+    _, labels, axes = drawn(monkeypatch, [run.path for run in runs], tmp_path, by="time")
+    assert labels[0] == "dqn (2 seeds)" and labels[-1] == "dotted: only some of the runs"
+    assert axes.get_xlabel() == "time in minutes"
+    (x, solid), (_, mean) = data(axes.lines[0]), data(axes.lines[1])
+    assert axes.lines[1].get_linestyle() == ":" and np.isfinite(mean[5:]).all()
+    assert x[np.isfinite(solid)].max() <= 30 * 4 / 60 <= x[np.isfinite(mean)].max()
 
 
 def test_bad_requests_are_one_sentence(tmp_path):

@@ -52,7 +52,9 @@ def test_a_system_runs_anywhere(system, runtime, tmp_path, request):
     rows = run.rows()
     assert rows[-1]["step"] >= STEPS and rows[-1]["updates"] > 0
     assert not (run.path / "faults.jsonl").exists()
-    lags = [row["policy_lag"] for row in rows if "policy_lag" in row]
+    name, other = ("replay_age", "policy_lag") if "dqn" in system else ("policy_lag", "replay_age")
+    lags = [row[name] for row in rows if name in row]
+    assert not any(other in row for row in rows), "what is replayed has an age, what is drawn once a lag"
     assert lags and (system != "ppo" or set(lags) == {0.0}), "an on-policy algorithm is exactly on-policy"
     assert_table_is_whole(run, system)
     assert load_policy(run.path).version > 0

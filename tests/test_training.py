@@ -19,7 +19,7 @@ from cavalcade.errors import UserError
 from cavalcade.runs import Run
 
 ROOT = Path(__file__).parents[1]
-TIMED = ("time", "frames_per_second", "updates_per_second")  # and time_<role>: all that may differ
+TIMED = ("time", "steps_per_second", "frames_per_second", "updates_per_second")  # and time_<role>: all that may differ
 
 # Much learning in few steps: torch's recorded updates set in after 40, so both ways to compute are in each run.
 CASES = {
@@ -141,8 +141,9 @@ def test_every_line_of_the_metrics_has_what_others_script_against(finished):
         run = finished(case)
         rows = [json.loads(line, parse_constant=pytest.fail) for line in run.metrics_file.read_text().splitlines()]
         for row in rows:
-            assert {"step", "time", "frames_per_second", "updates"} <= row.keys()
-            assert {type(row["step"]), type(row["updates"])} == {int} and row["frames_per_second"] > 0
+            assert {"step", "time", "steps_per_second", "frames_per_second", "updates"} <= row.keys()
+            assert {type(row["step"]), type(row["updates"])} == {int} and row["steps_per_second"] > 0
+            assert row["frames_per_second"] == row["steps_per_second"], "no emulator plays several frames here"
         assert any("return" in row for row in rows)
         steps, times = [row["step"] for row in rows], [row["time"] for row in rows]
         assert steps == sorted(set(steps)) and times == sorted(set(times)) and times[0] > 0
@@ -163,7 +164,7 @@ def test_tensorboard_reads_the_same_numbers(finished):
     run = finished("ppo")
     events = EventAccumulator(str(run.path))
     events.Reload()
-    for name in ("return", "loss", "frames_per_second"):
+    for name in ("return", "loss", "steps_per_second"):
         expected = [(row["step"], np.float32(row[name])) for row in run.rows() if name in row]
         assert [(event.step, event.value) for event in events.Scalars(name)] == expected, name
 
