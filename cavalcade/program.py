@@ -59,6 +59,7 @@ class Node:
 class Program:
     name: str
     nodes: dict[str, Node] = field(default_factory=dict)
+    budget: int = 0  # steps that its nodes may count together; then those that count get no more turns. 0: no end
     _group: str = ""
 
     def add(self, name: str, make: Callable, *args: Any, placement: Placement | None = None, **kwargs: Any) -> Handle:

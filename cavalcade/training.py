@@ -136,11 +136,13 @@ class Session:
         while not self.finished and not interruption.asked:
             self.runtime.round()
             steps = self.runtime.steps("actor")
-            if steps >= next_row or steps >= s.steps or self._just_judged():
-                self._record()
-                steps = self.metrics.step  # more may have been done than at the last look
-                next_row = every * (int(steps / every) + 1)
-                self.finished |= steps >= s.steps
+            spent = steps >= s.steps
+            if spent and not self.runtime.settled():
+                continue  # what waits is learned from and judged first
+            if spent or steps >= next_row or self._just_judged():
+                self._record()  # more may have been done than at the last look
+                next_row = every * (int(self.metrics.step / every) + 1)
+                self.finished |= spent
             if self.pace.due(self.runtime.saved()):
                 self._save()
 

@@ -84,6 +84,18 @@ class Mortal(gym.Env):
         return self._seen(), 1.0, False, self.left == 0, {}
 
 
+class OneIsSlow(gym.Wrapper):
+    """CartPole, of which one outside of the process `driver` takes its time; `trace` remembers which."""
+
+    def __init__(self, trace: str, driver: int):
+        super().__init__(gym.make("CartPole-v1"))
+        self.pause = 0.02 if os.getpid() != driver and once(Path(trace)) else 0.0
+
+    def step(self, action):
+        time.sleep(self.pause)
+        return self.env.step(action)
+
+
 class Patient(gym.Wrapper):
     """CartPole that after some steps goes slowly as long as `trace` is not there: no run is over before that."""
 

@@ -40,7 +40,7 @@ def settings_of(system):
 def test_a_system_runs_in_processes_to_its_budget(system, tmp_path):
     run = cavalcade.train(system, "CartPole-v1", steps=1500, out=tmp_path / "run", display=False, **settings_of(system))
     last = run.rows()[-1]
-    assert last["step"] >= 1500 and last["updates"] > 0
+    assert 1500 <= last["step"] < 1500 + 2 * 2 and last["updates"] > 0
     assert (run.policy / "policy.safetensors").exists() and not (run.path / "faults.jsonl").exists()
     state, step, _ = checkpoint.load_latest(run.checkpoints / "learner")
     assert step >= 1500 and set(state) >= {"table", "learner"}

@@ -21,7 +21,7 @@ from cavalcade.runs import Run
 from cavalcade.runtimes import supervision
 from cavalcade.runtimes.ray import RayRuntime
 from cavalcade.training import Session, resume
-from tests.chaotic import Chaotic, Hopeless, Unreliable
+from tests.chaotic import Chaotic, Hopeless, OneIsSlow, Unreliable
 from tests.leftovers import end_a_driver, nothing_is_left  # noqa: F401
 
 pytestmark = pytest.mark.xdist_group("ray")
@@ -136,6 +136,14 @@ def test_a_run_goes_on_from_its_checkpoint(here, tmp_path):
     state["finished"] = False
     checkpoint.save(sitting.run.checkpoints, state, step)
     assert resume(sitting.run.path, display=False).rows()[-1]["step"] >= 1000, "another runtime goes on with it"
+
+
+def test_the_budget_is_exact_and_one_slow_actor_does_not_decide_the_end(here, tmp_path):
+    sitting = session(tmp_path, functools.partial(OneIsSlow, str(tmp_path / "trace"), os.getpid()), actors=3)
+    sitting.drive()
+    assert 3000 <= sitting.run.rows()[-1]["step"] < 3000 + 3 * 2
+    slow, *others = sorted(member.steps for member in sitting.runtime.acting)
+    assert slow < min(others) / 2, "others make the steps that it does not"
 
 
 def test_a_lost_machine_costs_what_was_on_it_and_no_more(here, tmp_path):

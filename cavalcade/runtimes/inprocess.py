@@ -46,6 +46,10 @@ class InProcess:
         lines = [f"  {name}: {node.account()}" for name, node in self.objects.items() if hasattr(node, "account")]
         return f"Nothing in the program '{self.program.name}' can move:\n" + "\n".join(lines)
 
+    def settled(self) -> bool:
+        """Whether, when the budget is spent, nothing is left to be done: all have had their turn."""
+        return True
+
     def steps(self, role: str) -> int:
         """Environment steps that nodes of this role have counted."""
         return sum(node.steps for name, node in self.objects.items() if name.split("/")[0] == role)

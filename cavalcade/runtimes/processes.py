@@ -19,20 +19,22 @@ from cavalcade.errors import UserError
 from cavalcade.memory import SharedWords, sweep, sweep_dead
 from cavalcade.program import Program
 from cavalcade.runtimes import child
-from cavalcade.runtimes.child import BEAT, STEPS, WORDS, Counter, Job
+from cavalcade.runtimes.child import BEAT, MOVED, STEPS, WORDS, Counter, Job
 from cavalcade.runtimes.supervision import Member, Supervisor, packed
 
 PAUSE = 0.02  # seconds between two looks at the processes
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-@dataclass
+@dataclass(eq=False)
 class Process(Member):
     connection: Connection | None = None
     told: bool = False  # what it is to do
 
 
 class Processes(Supervisor):
+    quiet = 0.06  # several rests of a process in which nobody can move
+
     def __init__(self, program: Program, hang_seconds: float = 60.0, restore: tuple[Path, int, dict] | None = None):
         """`restore`: folder, step and the driver's part of a checkpoint."""
         super().__init__(program, hang_seconds, restore, Process)
@@ -65,7 +67,7 @@ class Processes(Supervisor):
             member.process.start()
         theirs.close()
         member.connection, member.ready, member.told, member.started = ours, False, False, time.monotonic()
-        self.words.array[member.index, BEAT] = 0
+        self.words.array[member.index, [BEAT, MOVED]] = 0
 
     def _tell(self, member: Process) -> None:
         restore = None
@@ -81,6 +83,7 @@ class Processes(Supervisor):
             {node: member.index for node, member in self.where.items()},
             member.incarnation,
             self._steps(member),
+            self.program.budget,
             restore,
         )
         import cloudpickle
@@ -151,6 +154,9 @@ class Processes(Supervisor):
 
     def _seen(self, member: Process) -> float:
         return int(self.words.array[member.index, BEAT]) / 1e6
+
+    def _moved(self, member: Process) -> float:
+        return int(self.words.array[member.index, MOVED]) / 1e6
 
     def _last_words(self, member: Process) -> tuple[str, str]:
         """Why its process has ended: what it said, or what the system says."""

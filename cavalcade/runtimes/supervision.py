@@ -19,7 +19,7 @@ BACK_OFF, LONGEST_BACK_OFF = 0.25, 10.0  # seconds before a process is started a
 STARTING = 300.0  # seconds until a process must be ready: it may wait for a place, import and build slowly
 
 
-@dataclass
+@dataclass(eq=False)
 class Member:
     """A process and what the driver knows of it."""
 
@@ -43,7 +43,9 @@ class Member:
 
 
 class Supervisor:
-    """A runtime gives `_ask`, `_failed`, `_keep` and `_kept`, and starts its members."""
+    """A runtime gives `_ask`, `_failed`, `_keep`, `_kept`, `_seen` and `_moved`, and starts its members."""
+
+    quiet: float  # seconds without a move of anybody after which nobody waits for a message that is on its way
 
     def __init__(
         self,
@@ -59,8 +61,10 @@ class Supervisor:
         self.remarks = ["actors begin new episodes"] if restore else []
         self.saving: tuple[Path, int, dict, set[str]] | None = None
         self.members: list[Any] = [member(group, i, nodes) for i, (group, nodes) in enumerate(program.groups().items())]
+        self.acting = [member for member in self.members if any(_is_actor(node) for node in member.nodes)]
         self.where = {node.name: member for member in self.members for node in member.nodes}
         self.closed = False
+        self.spent = 0.0  # when all steps of the budget had been made
         for known in self.members if restore else []:
             kept = restore[2]["members"].get(known.group, {})  # type: ignore[index]
             known.steps, known.incarnation = kept.get("steps", 0), kept.get("incarnation", -1) + 1
@@ -80,6 +84,14 @@ class Supervisor:
 
     def _kept(self, group: str) -> bool:
         """Whether that part has been written since."""
+        raise NotImplementedError
+
+    def _seen(self, member: Any) -> float:
+        """When it was last known to be alive: its last turn."""
+        raise NotImplementedError
+
+    def _moved(self, member: Any) -> float:
+        """When one of its nodes last moved."""
         raise NotImplementedError
 
     def _steps(self, member: Any) -> int:
@@ -126,6 +138,15 @@ class Supervisor:
             return f"no sign of life for {self.hang_seconds:g} s"
         return f"no place for it, or no start, within {STARTING:g} s"
 
+    def settled(self) -> bool:
+        """Asked when the budget is spent: whether what waits has been learned from and judged, so that nobody moves any
+        more. Whoever only steps environments has nothing left to do, and is not waited for; nor is anybody for ever."""
+        now = time.monotonic()
+        self.spent = self.spent or now
+        others = [member for member in self.members if any(not _is_actor(node) for node in member.nodes)]
+        last = max([self.spent, *(self._moved(member) for member in others)])
+        return all(self._seen(member) > last + self.quiet for member in others) or now > self.spent + self.hang_seconds
+
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def _heard_failure(self, member: Any, cause: str, short: str, for_user: bool) -> None:
@@ -165,7 +186,7 @@ class Supervisor:
         return sum(
             self._steps(member)
             for member in self.members
-            if any(node.name.split("/")[0] == role for node in member.nodes)
+            if any(_role(node) == role for node in member.nodes)
         )
 
     def reports(self) -> dict[str, dict]:
@@ -180,7 +201,7 @@ class Supervisor:
                 seconds |= {role: seconds.get(role, 0.0) + amount for role, amount in spent.items()}
                 found[first] = {**found.get(first, {}), "seconds": seconds}
             for node in member.nodes:
-                if node.name.startswith("actor"):
+                if _is_actor(node):
                     found[node.name] = {"episodes": [], **found.get(node.name, {}), "steps": self._steps(member)}
         return found
 
@@ -227,6 +248,14 @@ class Supervisor:
     def tend(self) -> None:
         """Look after the processes while something else is waited for."""
         self.round()
+
+
+def _role(node: Node) -> str:
+    return node.name.split("/")[0]
+
+
+def _is_actor(node: Node) -> bool:
+    return _role(node) == "actor"
 
 
 def packed(value: Any, group: str, dumps: Callable[[Any], bytes]) -> bytes:
