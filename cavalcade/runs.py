@@ -34,6 +34,7 @@ class Run:
         self.metrics_file = path / "metrics.jsonl"
         self.curve = path / "curve.png"
         self.report_file = path / "report.json"
+        self.faults_file = path / "faults.jsonl"
         self.checkpoints = path / "checkpoints"
         self.policy = path / "policy"
 

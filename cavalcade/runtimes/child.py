@@ -28,8 +28,9 @@ import numpy as np
 from cavalcade import checkpoint
 from cavalcade.bell import Bell
 from cavalcade.errors import Stopped
+from cavalcade.failures import Failure
 from cavalcade.program import Node
-from cavalcade.runtimes.group import Group, failure
+from cavalcade.runtimes.group import Group
 from cavalcade.saving import Saver
 
 WORDS = 8  # of each process, a cache line of its own
@@ -176,7 +177,7 @@ def main(connection: Connection, imports: list[str]) -> None:
     except BaseException as error:
         code = 1
         with contextlib.suppress(OSError):
-            connection.send(("failed", *failure(error)))
+            connection.send(("failed", Failure.of(error)))
     try:
         if child is not None:
             child.close()

@@ -1,11 +1,9 @@
 """The nodes of one process, built: what a runtime asks of them is the same wherever that process is."""
 
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
-from cavalcade.errors import UserError
 from cavalcade.program import Node, resolve
 
 SHORTEST, LONGEST = 100e-6, 20e-3  # seconds of rest when nobody can move, doubled from one to the other unless rung
@@ -105,10 +103,3 @@ class Group:
         for node in self.mine.values():
             if hasattr(node, "close"):
                 node.close()
-
-
-def failure(error: BaseException) -> tuple[str, str, bool]:
-    """For the driver: the traceback, the error in a line, and whether it is a sentence for the user."""
-    for_user = isinstance(error, UserError)
-    said = str(error) if for_user else "".join(traceback.format_exception(error))
-    return said, f"{type(error).__name__}: {error}", for_user

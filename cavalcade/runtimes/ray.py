@@ -14,6 +14,7 @@ from typing import Any
 
 from cavalcade import checkpoint
 from cavalcade.errors import UserError
+from cavalcade.failures import Failure
 from cavalcade.memory import sweep
 from cavalcade.program import Program
 from cavalcade.runtimes.ray_connection import connect, guard
@@ -155,9 +156,8 @@ class RayRuntime(Supervisor):
     def _until_ready(self, member: RayMember) -> None:
         while not member.ready:
             self._hear([member], WATCH)
-            if member.cause or self._hangs(member, member.seen):
-                silence = self._silence(member)
-                self._not_built(member, member.cause or silence, member.short or silence)
+            if member.failure or self._hangs(member, member.seen):
+                self._not_built(member, member.failure or self._silence(member))
                 self._start(member)
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -170,10 +170,10 @@ class RayRuntime(Supervisor):
             if member.process is None:
                 if now >= member.start_at:
                     self._start(member)
-            elif member.cause:
-                self._failed(member, member.cause, member.short)
+            elif member.failure:
+                self._failed(member, member.failure)
             elif self._hangs(member, member.seen):
-                self._failed(member, self._silence(member), self._silence(member))
+                self._failed(member, self._silence(member))
 
     def _hear(self, members: list[Any], timeout: float) -> None:
         by_call = {member.watching: member for member in members if member.watching is not None}
@@ -189,7 +189,7 @@ class RayRuntime(Supervisor):
                 if isinstance(error, self.ray.exceptions.ActorUnavailableError) and not member.alone:
                     self._watch(member)  # it may come back, and is too dear to be given up for a broken connection
                 else:
-                    member.watching, member.cause, member.short = None, str(error), _death(error)
+                    member.watching, member.failure = None, Failure(str(error), _death(error))
                 continue
             now = time.monotonic()
             member.seen, member.moved, member.most = now - age, now - still, member.granted
@@ -200,7 +200,7 @@ class RayRuntime(Supervisor):
                     self.addresses |= addresses
                     self._is_ready(member)
                 elif what == "failed":
-                    self._heard_failure(member, *given)
+                    self._heard_failure(member, given[0])
 
     def _seen(self, member: RayMember) -> float:
         return member.seen
@@ -208,9 +208,9 @@ class RayRuntime(Supervisor):
     def _moved(self, member: RayMember) -> float:
         return member.moved
 
-    def _failed(self, member: RayMember, cause: str, short: str) -> None:
+    def _failed(self, member: RayMember, failure: Failure) -> None:
         self._end(member)
-        self._count_failure(member, cause, short)
+        self._count_failure(member, failure)
 
     def _end(self, member: RayMember) -> None:
         with contextlib.suppress(self.ray.exceptions.RayError):
@@ -228,7 +228,7 @@ class RayRuntime(Supervisor):
         return self._answers([self._order(member, *message) for member in self.members])
 
     def _order(self, member: RayMember, *message: Any) -> Any:
-        if member.process is None or not member.ready or member.cause:
+        if member.process is None or not member.ready or member.failure:
             return None
         if message[0] == "reclaim":
             message = (*message, self.where[message[1]].incarnation)

@@ -24,8 +24,9 @@ import ray
 from ray import cloudpickle
 
 from cavalcade.errors import Stopped
+from cavalcade.failures import Failure
 from cavalcade.program import Node
-from cavalcade.runtimes.group import Group, failure
+from cavalcade.runtimes.group import Group
 
 SWITCH = 5e-4  # seconds after which the loop lets Ray's threads have Python's lock
 ALIVE = 2  # values kept in the object store: the newest, and the one that somebody may be fetching
@@ -85,8 +86,8 @@ class Host:
     def watch(
         self, seconds: float, counts: dict[str, int], granted: int | None
     ) -> tuple[float, float, int, list[tuple]]:
-        """For the driver: seconds since the loop was last seen alive and since anybody moved, steps, and what is new, at
-        once if anything is. `counts`: what nodes elsewhere have counted, for those here that look at it. `granted`:
+        """For the driver: seconds since the loop was last seen alive and since anybody moved, steps, and what is new,
+        at once if anything is. `counts`: what nodes elsewhere have counted, for those here that look at it. `granted`:
         up to what those here may count."""
         if counts != self.counts or granted != self.granted:
             self.counts.update(counts)
@@ -146,7 +147,7 @@ class Host:
         except Stopped:
             pass  # what we write to has gone: the driver knows, or will find us silent
         except BaseException as error:
-            self._tell("failed", *failure(error))
+            self._tell("failed", Failure.of(error))
         finally:
             self.ended = True
             while self.mail:
