@@ -28,7 +28,7 @@ test: lint
 	$(BIN)/pytest -n 2
 
 rows: $(READY)
-	CAVALCADE_ALL_ROWS=1 $(BIN)/pytest -n 2 tests/test_rows.py
+	CAVALCADE_ALL_ROWS=1 $(BIN)/pytest -n 2 tests/test_rows.py tests/test_steps.py
 
 learn: $(READY)
 	$(BIN)/python benchmarks/learn.py

@@ -13,6 +13,7 @@ from cavalcade.config import described, setting
 from cavalcade.errors import UserError, nearest
 from cavalcade.figures import score
 from cavalcade.options import HELP, environment_options, given, help_lines, parse, positionals
+from cavalcade.program import ProgramFailed
 
 USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, run and trust
 
@@ -55,6 +56,9 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+    except ProgramFailed as failure:  # with the traceback of the process that failed, which is the one that tells
+        print(f"error: {failure}", file=sys.stderr)
+        return 1
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130

@@ -181,6 +181,7 @@ class Experiment:
         """The architecture's program, and an evaluator beside it."""
         parts, s = dataclasses.replace(self.parts, origin=begun_from), self.settings
         program = ARCHITECTURES[systems.find(self.system).architecture][1](parts)
+        program.budget = s.steps
         if s.evaluations:
             actors = [Handle(name) for name in program.nodes if name.startswith("actor")]
             program.add(

@@ -14,6 +14,7 @@ import numpy as np
 
 from cavalcade import adders, backends, envs
 from cavalcade.algorithm import Algorithm
+from cavalcade.envs import carried
 from cavalcade.envs.vector import Environments, stream_seed
 from cavalcade.errors import UserError
 from cavalcade.experience import Experience, NStep, Queue, Replay
@@ -51,8 +52,13 @@ class Parts:
     origin: Origin | None = None  # another policy, whose parameters learners begin with
 
     def __getstate__(self) -> dict:
-        """What is worked out from the rest is worked out again elsewhere."""
-        return {field.name: getattr(self, field.name) for field in fields(self)}
+        """What is worked out from the rest is worked out again elsewhere; ids that only this process knows go along."""
+        state = {field.name: getattr(self, field.name) for field in fields(self)}
+        return {**state, "ids": carried.pack(self.environment)}
+
+    def __setstate__(self, state: dict) -> None:
+        carried.unpack(state.pop("ids"))
+        self.__dict__.update(state)
 
     @property
     def of_one_learner(self) -> "Parts":

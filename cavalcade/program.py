@@ -13,10 +13,16 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from cavalcade.errors import UserError
+from cavalcade.failures import Failure
 
 
 class ProgramFailed(RuntimeError):
     """A node without which nothing goes on has failed; from the last checkpoint all can be tried again."""
+
+    def __init__(self, node: str, what: str, failure: Failure, final: bool = False):
+        """`what` it did: "failed". `final`: to try again from a checkpoint would not help."""
+        super().__init__(f"{node} {what}: {failure}")
+        self.node, self.cause, self.final = node, failure, final
 
 
 NUMBERED = ("actor", "predictor", "server")  # even where there is one
@@ -59,6 +65,7 @@ class Node:
 class Program:
     name: str
     nodes: dict[str, Node] = field(default_factory=dict)
+    budget: int = 0  # steps that its nodes may count together; then those that count get no more turns. 0: no end
     _group: str = ""
 
     def add(self, name: str, make: Callable, *args: Any, placement: Placement | None = None, **kwargs: Any) -> Handle:

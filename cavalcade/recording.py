@@ -24,7 +24,7 @@ class Recorder:
     """Appends rows to a run. With `resume_step`, whatever was recorded after that step is forgotten first."""
 
     def __init__(self, run: Run, resume_step: int | None = None, notify: Callable[[str], None] = warnings.warn):
-        self._path = run.metrics_file
+        self._path, self._faults = run.metrics_file, run.faults_file
         if resume_step is not None:
             run.truncate(resume_step)
         try:
@@ -53,7 +53,7 @@ class Recorder:
 
     def fault(self, fault: dict[str, Any]) -> None:
         """Append to faults.jsonl: what failed and was started again."""
-        path = self._path.with_name("faults.jsonl")
+        path = self._faults
         try:
             with open(path, "a") as file:
                 file.write(json.dumps(fault) + "\n")

@@ -58,11 +58,11 @@ def _row(budget: Budget, kind: str) -> dict[str, Any]:
 
 
 def faults(run: Run) -> list[dict]:
-    """All that failed and was started again; a line torn by a crash is passed over."""
-    path, found = run.path / "faults.jsonl", []
+    """All that failed, without tracebacks; a line torn by a crash is passed over."""
+    path, found = run.faults_file, []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
-            found.append(json.loads(line))
+            found.append({name: value for name, value in json.loads(line).items() if name != "traceback"})
         except ValueError:
             continue
     return found

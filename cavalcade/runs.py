@@ -36,6 +36,7 @@ class Run:
         self.metrics_file = path / "metrics.jsonl"
         self.curve = path / "curve.png"
         self.report_file = path / "report.json"
+        self.faults_file = path / "faults.jsonl"
         self.checkpoints = path / "checkpoints"
         self.policy = path / "policy"
         self._made: list[Path] = []  # folders that were not there before `create`, the innermost first

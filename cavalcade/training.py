@@ -12,7 +12,9 @@ from cavalcade import report
 from cavalcade.budget import Bottleneck, Budget, bottleneck, cores_here
 from cavalcade.config import described
 from cavalcade.display import Display
+from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment
+from cavalcade.failures import Tries
 from cavalcade.figures import score
 from cavalcade.interruption import Interruption
 from cavalcade.metrics import Metrics
@@ -126,7 +128,7 @@ class Session:
         self.pace = Pace(s.checkpoint_seconds)
         self.best: float | None = None
         self.finished = False
-        self.relaunches = 0
+        self.relaunches, self.tries = 0, Tries()  # of the whole program
         parts = experiment.parts
         title = f"{experiment.system} on {experiment.spec.environment}"
         self.display = Display(title, s.steps, s.target, display)
@@ -173,6 +175,9 @@ class Session:
                         break
                     except ProgramFailed as failure:  # at its end too
                         self._relaunch(failure)
+        except UserError:
+            self._note_faults("given up")
+            raise
         finally:
             self.recorder.close()
             self.display.close([])
@@ -185,18 +190,24 @@ class Session:
         while not self.finished and not interruption.asked:
             self.runtime.round()
             steps = self.runtime.steps("actor")
-            if steps >= next_row or steps >= s.steps or self._just_judged():
-                self._record()
-                steps = self.metrics.step  # more may have been done than at the last look
-                next_row = every * (int(steps / every) + 1)
-                self.finished |= steps >= s.steps
+            spent = steps >= s.steps
+            if spent and not self.runtime.settled():
+                continue  # what waits is learned from and judged first
+            if spent or steps >= next_row or self._just_judged():
+                self._record()  # more may have been done than at the last look
+                next_row = every * (int(self.metrics.step / every) + 1)
+                self.finished |= spent
             if self.pace.due(self.runtime.saved()):
                 self._save()
 
     def _relaunch(self, failure: ProgramFailed) -> None:
         """Everything once more, from the last checkpoint, as if the run had been resumed; not for ever."""
+        if failure.cause.mishap is not None:
+            self.tries.finished |= self.metrics.episodes > 0
+            self.tries.count("program", failure.cause.mishap)
+            self.tries.check("program", failure.node)
         self.relaunches += 1
-        given_up = self.relaunches > RELAUNCHES
+        given_up = failure.final or self.relaunches > RELAUNCHES
         self._note_faults("given up" if given_up else "started again, with the program, from the last checkpoint")
         self.runtime.close()
         if given_up:
@@ -213,6 +224,8 @@ class Session:
             done = recovery if n == len(self.runtime.faults) else "started again"
             self.recorder.fault({"step": self.runtime.steps("actor"), **fault, "recovery": done})
             self.display.note(f"{fault['node']} failed ({fault['cause']}); {done}.")
+            if done == "given up" and "traceback" in fault:
+                self.display.note(f"The whole traceback is in {self.run.faults_file}.")
         self.runtime.faults.clear()
 
     def _bottleneck(self, budget: Budget) -> Bottleneck | None:

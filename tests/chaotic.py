@@ -50,13 +50,26 @@ class Unreliable(gym.Wrapper):
 
 
 class Hopeless(gym.Wrapper):
-    """CartPole that never takes a second step."""
+    """CartPole that never takes a third step."""
+
+    LINE = 0  # of the failure in this file
 
     def __init__(self):
         super().__init__(gym.make("CartPole-v1"))
 
+    def reset(self, **options):
+        self.steps = 0
+        return self.env.reset(**options)
+
     def step(self, action):
-        raise RuntimeError("nothing can be done")
+        self.steps += 1
+        if self.steps == 3:
+            raise RuntimeError("nothing can be done")
+        return self.env.step(action)
+
+
+Hopeless.LINE = Hopeless.step.__code__.co_firstlineno + 3
+gym.register("Hopeless-v0", "tests.chaotic:Hopeless")
 
 
 class Mortal(gym.Env):
@@ -82,6 +95,18 @@ class Mortal(gym.Env):
         if self.steps == self.when and once(self.trace):
             os.kill(os.getpid(), signal.SIGKILL)
         return self._seen(), 1.0, False, self.left == 0, {}
+
+
+class OneIsSlow(gym.Wrapper):
+    """CartPole, of which one outside of the process `driver` takes its time; `trace` remembers which."""
+
+    def __init__(self, trace: str, driver: int):
+        super().__init__(gym.make("CartPole-v1"))
+        self.pause = 0.02 if os.getpid() != driver and once(Path(trace)) else 0.0
+
+    def step(self, action):
+        time.sleep(self.pause)
+        return self.env.step(action)
 
 
 class Patient(gym.Wrapper):

@@ -8,6 +8,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from cavalcade import envs
 from cavalcade.errors import UserError
+from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK
 
 
@@ -125,6 +126,7 @@ def test_an_error_inside_an_environment_says_where():
     environments = envs.make("cavalcade/MaskedBandit-v0", 2, seed=0)
     observation = environments.reset()
     action = np.array([np.argmax(observation[MASK][0]), np.argmin(observation[MASK][1])])
-    with pytest.raises(ValueError, match="not among the legal arms") as caught:
+    says = "'cavalcade/MaskedBandit-v0' failed in step 1 of an episode: ValueError: .*not among the legal arms"
+    with pytest.raises(EnvironmentFailed, match=says) as caught:
         environments.step(action)
-    assert caught.value.__notes__ == ["while stepping 'cavalcade/MaskedBandit-v0', environment 1, episode 0, step 1"]
+    assert isinstance(caught.value.__cause__, ValueError)

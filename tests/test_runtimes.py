@@ -50,7 +50,8 @@ def test_a_system_runs_anywhere(system, runtime, tmp_path, request):
         request.getfixturevalue("one_ray")
     run = train(system, runtime, tmp_path / "run")
     rows = run.rows()
-    assert rows[-1]["step"] >= STEPS and rows[-1]["updates"] > 0
+    assert STEPS <= rows[-1]["step"] < STEPS + 2 * 2 and rows[-1]["updates"] > 0, "to a step of all environments"
+    assert [row["evaluation_step"] for row in rows if "evaluation_step" in row][-1] >= STEPS, "the end is judged"
     assert not (run.path / "faults.jsonl").exists()
     name, other = ("replay_age", "policy_lag") if "dqn" in system else ("policy_lag", "replay_age")
     lags = [row[name] for row in rows if name in row]

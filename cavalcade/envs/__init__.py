@@ -17,11 +17,12 @@ from typing import Any
 import gymnasium as gym
 from gymnasium.vector import VectorEnv
 
-from cavalcade.envs import toy
+from cavalcade.envs import carried, toy
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.envs.loop import EnvironmentLoop
 from cavalcade.envs.vector import Environments, Episode, Step
 from cavalcade.errors import UserError, nearest
+from cavalcade.failures import EnvironmentFailed
 
 __all__ = ["Environments", "Episode", "Step", "make"]
 
@@ -51,6 +52,8 @@ def make(environment: Any, count: int, seed: int, actor: int = 0, render: bool =
 
             return AtariEnvironments(known_id, count, seed, actor, **options)
         else:
+            if known_id not in gym.registry:
+                carried.register_missing()
             maker = functools.partial(_make_registered, known_id, render, options)
     elif callable(environment):
         maker = functools.partial(environment, **_call_options(environment, count, render, options))
@@ -59,9 +62,15 @@ def make(environment: Any, count: int, seed: int, actor: int = 0, render: bool =
             f"An environment cannot be made from {environment!r}; give a Gymnasium id, a function that makes "
             "an environment, or a vector environment."
         )
-    made = [maker()]
-    if not isinstance(made[0], VectorEnv):
-        made += [maker() for _ in range(count - 1)]
+    made: list[Any] = []
+    try:
+        made.append(_first(maker))
+        if not isinstance(made[0], VectorEnv):
+            made += [maker() for _ in range(count - 1)]
+    except UserError:
+        raise
+    except Exception as error:
+        raise EnvironmentFailed.by(error, _called(environment), "when it was made", passed=bool(made)) from error
     return _wrap(made, environment, count, seed, actor)
 
 
@@ -90,6 +99,22 @@ def _name_of(env: Any) -> str:
     return spec.id if spec is not None else type(getattr(env, "unwrapped", env)).__name__
 
 
+def _first(maker: Callable[[], Any]) -> Any:
+    """Made with what is known here, or else with the ids that whoever started this process knows."""
+    try:
+        return maker()
+    except gym.error.UnregisteredEnv:
+        if not carried.register_missing():
+            raise
+        return maker()
+
+
+def _called(environment: Any) -> str:
+    """Before there is one: the id, or the name of the function, be it a part of `functools.partial`."""
+    function = getattr(environment, "func", environment)
+    return environment if isinstance(environment, str) else getattr(function, "__name__", type(function).__name__)
+
+
 def _call_options(function: Callable, count: int, render: bool, options: dict[str, Any]) -> dict[str, Any]:
     """A function is told how many copies to make, and to render, if it has parameters for that."""
     try:
@@ -111,6 +136,8 @@ def _import_module_of(environment: str) -> str:
                 f"The module '{module}' of '{environment}' cannot be imported ({error}); "
                 "install it or correct the name."
             ) from error
+        except Exception as error:
+            raise EnvironmentFailed.by(error, environment, f"when the module '{module}' was imported") from error
     return known_id
 
 

@@ -18,6 +18,7 @@ from cavalcade.envs.encoding import ActionDecoder, Encoder
 from cavalcade.envs.sentinel import Sentinel
 from cavalcade.envs.vector import Episode, Step, stream_seed
 from cavalcade.errors import UserError
+from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK
 
 FINAL_KEYS = ("final_obs", "final_observation")  # since Gymnasium 1.1; before
@@ -26,7 +27,7 @@ FINAL_KEYS = ("final_obs", "final_observation")  # since Gymnasium 1.1; before
 class VectorAdapter:
     def __init__(self, env: VectorEnv, name: str, seed: int, actor: int = 0, reuses_buffers: bool = True) -> None:
         """`reuses_buffers`: the environment may write into arrays it returned before, so they are copied."""
-        self._env = env
+        self._env, self._name = env, name
         self._mode = autoreset_mode(env, name)
         self._seed = (seed, actor)
         self._resets = 0
@@ -42,7 +43,7 @@ class VectorAdapter:
         self._total = np.zeros(self.count, np.float64)
         self._resetting = np.zeros(self.count, bool)  # NEXT_STEP: these ignore the coming action
 
-        raw, self.info = env.reset(seed=self._reset_seed())
+        raw, self.info = self._reset(seed=self._reset_seed())
         self._encoder = Encoder(
             name, env.single_observation_space, env.single_action_space, MASK in self.info, reuses_buffers
         )
@@ -63,15 +64,34 @@ class VectorAdapter:
             self._resets += 1
             self._episode += 1
             self._length[:], self._total[:], self._resetting[:] = 0, 0.0, False
-            raw, self.info = self._env.reset(seed=self._reset_seed())
+            raw, self.info = self._reset(seed=self._reset_seed())
             self._observation = self._encoder.batch(raw, self.info)
             self._check_first(self._observation)
         self._unused_reset = False
         return self._observation
 
+    def _reset(self, **how: Any) -> tuple[Any, dict]:
+        try:
+            return self._env.reset(**how)
+        except UserError:
+            raise
+        except Exception as error:
+            raise self._failed(error, "in reset()") from error
+
+    def _act(self, action: np.ndarray) -> tuple:
+        try:
+            return self._env.step(action)
+        except UserError:
+            raise
+        except Exception as error:
+            raise self._failed(error, f"in step {self._length.max() + 1} of an episode") from error
+
+    def _failed(self, error: Exception, moment: str) -> EnvironmentFailed:
+        return EnvironmentFailed.by(error, self._name, moment, int(self._episode.sum()))
+
     def step(self, action: np.ndarray) -> Step:
         action = self._decoder.batch(action)
-        raw, raw_reward, raw_terminated, raw_truncated, self.info = self._env.step(action)
+        raw, raw_reward, raw_terminated, raw_truncated, self.info = self._act(action)
         self._unused_reset = False
         self._last_action = action
         terminated, truncated = np.array(raw_terminated, np.bool_), np.array(raw_truncated, np.bool_)
@@ -147,7 +167,7 @@ class VectorAdapter:
 
     def _reset_rows(self, observation: tree.Tree, ended: np.ndarray) -> tree.Tree:
         """DISABLED: begin the next episodes where one ended; the other rows of such a reset mean nothing."""
-        raw, info = self._env.reset(options={"reset_mask": ended.copy()})
+        raw, info = self._reset(options={"reset_mask": ended.copy()})
         rows = np.flatnonzero(ended).tolist()
         return _replace_rows(observation, rows, tree.take(self._encoder.batch(raw, info), rows))
 

@@ -19,12 +19,13 @@ from cavalcade.envs.encoding import ActionDecoder, Encoder
 from cavalcade.envs.sentinel import Sentinel
 from cavalcade.envs.vector import Episode, Step, stream_seed
 from cavalcade.errors import UserError
+from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK, Leaf
 
 
 class EnvironmentLoop:
     def __init__(self, envs: Sequence[gym.Env], name: str, seed: int, actor: int = 0) -> None:
-        self._envs = list(envs)
+        self._envs, self._name = list(envs), name
         self._steppers = [env.step for env in envs]  # bound once: the loop below is the hot path
         self._seed = (seed, actor)
         self.count = len(envs)
@@ -73,9 +74,12 @@ class EnvironmentLoop:
             for step, one, taken, keep in zip(self._steppers, actions, self._taken, kept):
                 taken.append(keep)
                 results.append(step(one))
-        except Exception as error:
-            error.add_note(f"while stepping '{self.spec.environment}', {self._place(len(results))}")
+        except UserError:
             raise
+        except Exception as error:
+            index = len(results)
+            lengths = [len(taken) for taken in self._taken]
+            raise self._failed(error, index, f"in step {lengths[index]} of an episode", lengths) from error
         rows, rewards, terminated, truncated, infos = zip(*results)
 
         next_observation = self._encoder.stack(rows, infos)
@@ -117,7 +121,19 @@ class EnvironmentLoop:
         self._episode[index] = episode
         self._taken[index] = []
         self._total[index] = 0.0
-        return self._envs[index].reset(seed=stream_seed(*self._seed, index, episode))
+        try:
+            return self._envs[index].reset(seed=stream_seed(*self._seed, index, episode))
+        except UserError:
+            raise
+        except Exception as error:
+            moment = "in reset() after an episode" if episode else "in its first reset()"
+            raise self._failed(error, index, moment, self._episode) from error
+
+    def _failed(self, error: Exception, index: int, moment: str, reached: list[int]) -> EnvironmentFailed:
+        """`reached`: how far each copy has come by what this one failed in."""
+        passed = any(far >= reached[index] for other, far in enumerate(reached) if other != index)
+        finished = sum(episode for episode in self._episode if episode > 0)
+        return EnvironmentFailed.by(error, self._name, moment, finished, passed)
 
     def _check_first(self, observation: tree.Tree) -> None:
         self._sentinel.check_observation(observation, self._place)

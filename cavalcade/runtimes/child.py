@@ -28,12 +28,14 @@ import numpy as np
 from cavalcade import checkpoint
 from cavalcade.bell import Bell
 from cavalcade.errors import Stopped
+from cavalcade.failures import Failure
 from cavalcade.program import Node
-from cavalcade.runtimes.group import Group, failure
+from cavalcade.runtimes.group import Group
 from cavalcade.saving import Saver
 
 WORDS = 8  # of each process, a cache line of its own
-BEAT, STEPS, BELL = 0, 1, 2  # when it was last seen alive; environment steps it has counted; by what it can be woken
+# when it was last seen alive; environment steps it has counted; by what it can be woken; when anybody last moved
+BEAT, STEPS, BELL, MOVED = 0, 1, 2, 3
 ASK = 2e-3  # seconds between two looks at the driver's messages
 
 
@@ -50,6 +52,7 @@ class Job:
     places: dict[str, int]  # of all nodes of the program: the index of their process's words
     incarnation: int = 0  # how often it was started before
     steps: int = 0  # counted by those before it
+    budget: int = 0  # steps that all processes may count together; 0: no end
     restore: tuple[str, int] | None = None  # folder and step of a checkpoint
 
 
@@ -100,11 +103,14 @@ class Child:
         addresses = {key: service.address for key, service in self.group.services.items()}
         self.connection.send(("ready", addresses))
         words, here, group, asked = self.words, self.job.index, self.group, 0.0
+        counted, budget = words[:, STEPS], self.job.budget if group.counting else 0
         while not self.stopping:
             rung, began = self.bell.rung(), time.monotonic()
-            moved = group.take_turns()
+            moved = group.take_turns(not budget or sum(counted.tolist()) < budget)
             now = time.monotonic()
-            words[here, BEAT] = int(now * 1e6)
+            words[here, BEAT] = beat = int(now * 1e6)
+            if moved:
+                words[here, MOVED] = beat
             if group.counting:
                 words[here, STEPS] = group.steps
             if now - asked > ASK:
@@ -171,7 +177,7 @@ def main(connection: Connection, imports: list[str]) -> None:
     except BaseException as error:
         code = 1
         with contextlib.suppress(OSError):
-            connection.send(("failed", *failure(error)))
+            connection.send(("failed", Failure.of(error)))
     try:
         if child is not None:
             child.close()

@@ -1,11 +1,9 @@
 """The nodes of one process, built: what a runtime asks of them is the same wherever that process is."""
 
 import time
-import traceback
 from collections.abc import Callable
 from typing import Any
 
-from cavalcade.errors import UserError
 from cavalcade.program import Node, resolve
 
 SHORTEST, LONGEST = 100e-6, 20e-3  # seconds of rest when nobody can move, doubled from one to the other unless rung
@@ -25,8 +23,10 @@ class Group:
             if hasattr(made, "steps"):
                 made.steps, steps = steps, 0  # counted once
             self.objects[node.name] = self.mine[node.name] = made
-        self.turns = [node.step for node in self.mine.values() if hasattr(node, "step")]
         self.counting = [node for node in self.mine.values() if hasattr(node, "steps")]
+        workers = [node for node in self.mine.values() if hasattr(node, "step")]
+        self.turns = [node.step for node in workers if not hasattr(node, "steps")]
+        self.counted_turns = [node.step for node in workers if hasattr(node, "steps")]
         self.services: dict[tuple[str, str], Any] = {}  # (node here, node elsewhere that it serves)
         self.serving: list[Callable[[], bool]] = []  # turns of those that have any
         self.idle = self.served = 0.0  # seconds in which nobody could move, and of the services
@@ -45,11 +45,14 @@ class Group:
             if whose == consumer:
                 service.reclaim()
 
-    def take_turns(self) -> bool:
-        """One turn of every worker; whether anybody moved."""
+    def take_turns(self, count: bool = True) -> bool:
+        """One turn of every worker, of those that count steps only if they may `count` more; whether anybody moved."""
         moved = False
         for turn in self.turns:
             moved |= bool(turn())
+        if count:
+            for turn in self.counted_turns:
+                moved |= bool(turn())
         if self.serving:
             began, served = time.monotonic(), False
             for turn in self.serving:
@@ -100,10 +103,3 @@ class Group:
         for node in self.mine.values():
             if hasattr(node, "close"):
                 node.close()
-
-
-def failure(error: BaseException) -> tuple[str, str, bool]:
-    """For the driver: the traceback, the error in a line, and whether it is a sentence for the user."""
-    for_user = isinstance(error, UserError)
-    said = str(error) if for_user else "".join(traceback.format_exception(error))
-    return said, f"{type(error).__name__}: {error}", for_user

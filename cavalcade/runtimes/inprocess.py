@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from cavalcade.errors import UserError
+from cavalcade.failures import EnvironmentFailed, Failure
 from cavalcade.program import Program, resolve
 from cavalcade.saving import Saver
 
@@ -23,7 +24,7 @@ class InProcess:
         """`restore`: folder, step and state of a checkpoint."""
         self.program = program
         self.objects: dict[str, Any] = {}
-        self.faults: list[dict] = []  # none that the run would survive
+        self.faults: list[dict] = []  # none that the run survives
         self.remarks: list[str] = []  # on what could not be restored exactly
         self.saver: Saver | None = None
         for name, node in program.nodes.items():
@@ -36,15 +37,24 @@ class InProcess:
     def round(self) -> None:
         """One turn of every worker."""
         moved = False
-        for turn in self.turns:
-            if turn():
-                moved = True
+        try:
+            for turn in self.turns:
+                if turn():
+                    moved = True
+        except EnvironmentFailed as error:
+            node = next(name for name, node in self.objects.items() if node is turn.__self__)
+            self.faults.append(Failure.of(error).fault(node))
+            raise
         if not moved:
             raise Deadlock(self._account())
 
     def _account(self) -> str:
         lines = [f"  {name}: {node.account()}" for name, node in self.objects.items() if hasattr(node, "account")]
         return f"Nothing in the program '{self.program.name}' can move:\n" + "\n".join(lines)
+
+    def settled(self) -> bool:
+        """Whether, when the budget is spent, nothing is left to be done: all have had their turn."""
+        return True
 
     def steps(self, role: str) -> int:
         """Environment steps that nodes of this role have counted."""

@@ -8,7 +8,9 @@ import contextlib
 import multiprocessing
 import os
 import signal
+import sys
 import time
+import types
 from collections.abc import Iterator
 from dataclasses import dataclass
 from multiprocessing.connection import Connection, wait
@@ -16,23 +18,26 @@ from pathlib import Path
 from typing import Any
 
 from cavalcade.errors import UserError
+from cavalcade.failures import Failure
 from cavalcade.memory import SharedWords, sweep, sweep_dead
 from cavalcade.program import Program
 from cavalcade.runtimes import child
-from cavalcade.runtimes.child import BEAT, STEPS, WORDS, Counter, Job
+from cavalcade.runtimes.child import BEAT, MOVED, STEPS, WORDS, Counter, Job
 from cavalcade.runtimes.supervision import Member, Supervisor, packed
 
 PAUSE = 0.02  # seconds between two looks at the processes
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")
 
 
-@dataclass
+@dataclass(eq=False)
 class Process(Member):
     connection: Connection | None = None
     told: bool = False  # what it is to do
 
 
 class Processes(Supervisor):
+    quiet = 0.06  # several rests of a process in which nobody can move
+
     def __init__(self, program: Program, hang_seconds: float = 60.0, restore: tuple[Path, int, dict] | None = None):
         """`restore`: folder, step and the driver's part of a checkpoint."""
         super().__init__(program, hang_seconds, restore, Process)
@@ -58,14 +63,14 @@ class Processes(Supervisor):
         can be built only after those it refers to."""
         imports = sorted({name for node in member.nodes for name in node.placement.imports})
         ours, theirs = self.context.Pipe()
-        with _one_thread_each():
+        with _one_thread_each(), _without_the_script():
             member.process = self.context.Process(
                 target=child.main, args=(theirs, imports), name=f"cavalcade {member.group}", daemon=True
             )
             member.process.start()
         theirs.close()
         member.connection, member.ready, member.told, member.started = ours, False, False, time.monotonic()
-        self.words.array[member.index, BEAT] = 0
+        self.words.array[member.index, [BEAT, MOVED]] = 0
 
     def _tell(self, member: Process) -> None:
         restore = None
@@ -81,6 +86,7 @@ class Processes(Supervisor):
             {node: member.index for node, member in self.where.items()},
             member.incarnation,
             self._steps(member),
+            self.program.budget,
             restore,
         )
         import cloudpickle
@@ -104,11 +110,11 @@ class Processes(Supervisor):
         for member in waiting:
             self._hear(member, 0.0)
             if not member.ready and not member.process.is_alive():
-                self._not_built(member, *self._last_words(member))
+                self._not_built(member, self._last_words(member))
                 self._start(member)
             elif member.told and self._hangs(member, self._seen(member)):
                 self._kill(member)
-                self._not_built(member, self._silence(member), self._silence(member))
+                self._not_built(member, self._silence(member))
                 self._start(member)
 
     def _steps(self, member: Process) -> int:
@@ -124,7 +130,7 @@ class Processes(Supervisor):
         gone = [member for member in self.members if member.process is not None and not member.process.is_alive()]
         # whoever ended of its own accord did so because another had gone, and that one is to be named
         for member in sorted(gone, key=lambda member: member.process.exitcode == 0):
-            self._failed(member, *self._last_words(member))
+            self._failed(member, self._last_words(member))
         for member in self.members:
             if member.process is None:
                 if time.monotonic() >= member.start_at:
@@ -132,7 +138,7 @@ class Processes(Supervisor):
                     self._tell(member)
             elif self._hangs(member, self._seen(member)):
                 self._kill(member)
-                self._failed(member, self._silence(member), self._silence(member))
+                self._failed(member, self._silence(member))
 
     def _hear(self, member: Process, timeout: float) -> None:
         try:
@@ -143,7 +149,7 @@ class Processes(Supervisor):
                     self._is_ready(member)
                     self.addresses |= given[0]
                 elif what == "failed":
-                    self._heard_failure(member, *given)
+                    self._heard_failure(member, given[0])
                 else:
                     self.answers.setdefault(member.group, []).append((what, *given))
         except (EOFError, ConnectionResetError, BrokenPipeError):
@@ -152,20 +158,22 @@ class Processes(Supervisor):
     def _seen(self, member: Process) -> float:
         return int(self.words.array[member.index, BEAT]) / 1e6
 
-    def _last_words(self, member: Process) -> tuple[str, str]:
+    def _moved(self, member: Process) -> float:
+        return int(self.words.array[member.index, MOVED]) / 1e6
+
+    def _last_words(self, member: Process) -> Failure:
         """Why its process has ended: what it said, or what the system says."""
         self._hear(member, 0.0)
-        died = _exit(member.process.exitcode)
-        return member.cause or died, member.short or died
+        return member.failure or Failure.found(_exit(member.process.exitcode))
 
     def _kill(self, member: Process) -> None:
         member.process.kill()
         member.process.join()
 
-    def _failed(self, member: Process, cause: str, short: str) -> None:
+    def _failed(self, member: Process, failure: Failure) -> None:
         sweep(member.process.pid)
         member.connection = None
-        self._count_failure(member, cause, short)
+        self._count_failure(member, failure)
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
@@ -238,6 +246,19 @@ def _one_thread_each() -> Iterator[None]:
         for name, value in before.items():
             if value is None:
                 os.environ.pop(name, None)
+
+
+@contextlib.contextmanager
+def _without_the_script() -> Iterator[None]:
+    """A new process would first run the user's script, as far as it is not guarded, and has no use for it: what it is
+    given of the script, functions and classes, comes by value. So scripts without a guard, standard input and notebooks
+    work as well."""
+    script = sys.modules["__main__"]
+    sys.modules["__main__"] = types.ModuleType("__main__")
+    try:
+        yield
+    finally:
+        sys.modules["__main__"] = script
 
 
 def _exit(code: int | None) -> str:

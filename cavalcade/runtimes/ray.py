@@ -14,6 +14,7 @@ from typing import Any
 
 from cavalcade import checkpoint
 from cavalcade.errors import UserError
+from cavalcade.failures import Failure
 from cavalcade.memory import sweep
 from cavalcade.program import Program
 from cavalcade.runtimes.ray_connection import connect, guard
@@ -26,17 +27,22 @@ GRACE = 3.0  # seconds for a process to end by itself
 CONTROL = 4  # calls of the driver that a process may have to answer at once
 
 
-@dataclass
+@dataclass(eq=False)
 class RayMember(Member):
     """`process` is the handle of the Ray actor."""
 
     watching: Any = None  # the call that will tell how it is
     seen: float = 0.0  # when its loop was alive
+    moved: float = 0.0  # when one of its nodes last moved
+    granted: int = 0  # up to what it may count by now
+    most: int = 0  # and the most that it may count as far as it has answered
     pid: int = 0
     node: str = ""  # of the cluster, that it is on
 
 
 class RayRuntime(Supervisor):
+    quiet = 3 * WATCH  # what others have counted is told once in that time
+
     def __init__(
         self,
         program: Program,
@@ -131,14 +137,27 @@ class RayRuntime(Supervisor):
 
     def _watch(self, member: RayMember) -> None:
         counts = {name: self.where[name].steps for name, _ in self._edges(member)}
-        member.watching = member.process.watch.remote(WATCH, counts)
+        member.watching = member.process.watch.remote(WATCH, counts, self._grant(member))
+
+    def _grant(self, member: RayMember) -> int | None:
+        """Up to what it may count until the next look. What others have counted is known late, so each is granted its
+        part of half the rest: they seldom wait for more, and near the end, where grants are small, nobody waits long
+        for one that is slow. All grants together are never more than the budget."""
+        budget = self.program.budget
+        if not budget or member not in self.acting:
+            return None
+        left = budget - sum(other.steps for other in self.acting)
+        free = budget - sum(max(other.most, other.steps) for other in self.acting if other is not member)
+        part = max(1, left // (2 * len(self.acting)))
+        member.granted = max(member.steps, min(member.steps + part, free))
+        member.most = max(member.most, member.granted)  # a smaller grant counts when it has been heard
+        return member.granted
 
     def _until_ready(self, member: RayMember) -> None:
         while not member.ready:
             self._hear([member], WATCH)
-            if member.cause or self._hangs(member, member.seen):
-                silence = self._silence(member)
-                self._not_built(member, member.cause or silence, member.short or silence)
+            if member.failure or self._hangs(member, member.seen):
+                self._not_built(member, member.failure or self._silence(member))
                 self._start(member)
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -151,10 +170,10 @@ class RayRuntime(Supervisor):
             if member.process is None:
                 if now >= member.start_at:
                     self._start(member)
-            elif member.cause:
-                self._failed(member, member.cause, member.short)
+            elif member.failure:
+                self._failed(member, member.failure)
             elif self._hangs(member, member.seen):
-                self._failed(member, self._silence(member), self._silence(member))
+                self._failed(member, self._silence(member))
 
     def _hear(self, members: list[Any], timeout: float) -> None:
         by_call = {member.watching: member for member in members if member.watching is not None}
@@ -165,14 +184,15 @@ class RayRuntime(Supervisor):
         for call in come:
             member = by_call[call]
             try:
-                age, member.steps, news = self.ray.get(call)
+                age, still, member.steps, news = self.ray.get(call)
             except self.ray.exceptions.RayError as error:
                 if isinstance(error, self.ray.exceptions.ActorUnavailableError) and not member.alone:
                     self._watch(member)  # it may come back, and is too dear to be given up for a broken connection
                 else:
-                    member.watching, member.cause, member.short = None, str(error), _death(error)
+                    member.watching, member.failure = None, Failure(str(error), _death(error))
                 continue
-            member.seen = time.monotonic() - age
+            now = time.monotonic()
+            member.seen, member.moved, member.most = now - age, now - still, member.granted
             self._watch(member)
             for what, *given in news:
                 if what == "ready":
@@ -180,16 +200,22 @@ class RayRuntime(Supervisor):
                     self.addresses |= addresses
                     self._is_ready(member)
                 elif what == "failed":
-                    self._heard_failure(member, *given)
+                    self._heard_failure(member, given[0])
 
-    def _failed(self, member: RayMember, cause: str, short: str) -> None:
+    def _seen(self, member: RayMember) -> float:
+        return member.seen
+
+    def _moved(self, member: RayMember) -> float:
+        return member.moved
+
+    def _failed(self, member: RayMember, failure: Failure) -> None:
         self._end(member)
-        self._count_failure(member, cause, short)
+        self._count_failure(member, failure)
 
     def _end(self, member: RayMember) -> None:
         with contextlib.suppress(self.ray.exceptions.RayError):
             self.ray.kill(member.process)
-        member.watching = None
+        member.watching, member.most = None, 0
         if member.pid and member.node == self.ray.get_runtime_context().get_node_id():
             sweep(member.pid)
 
@@ -202,7 +228,7 @@ class RayRuntime(Supervisor):
         return self._answers([self._order(member, *message) for member in self.members])
 
     def _order(self, member: RayMember, *message: Any) -> Any:
-        if member.process is None or not member.ready or member.cause:
+        if member.process is None or not member.ready or member.failure:
             return None
         if message[0] == "reclaim":
             message = (*message, self.where[message[1]].incarnation)

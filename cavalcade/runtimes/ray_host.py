@@ -24,8 +24,9 @@ import ray
 from ray import cloudpickle
 
 from cavalcade.errors import Stopped
+from cavalcade.failures import Failure
 from cavalcade.program import Node
-from cavalcade.runtimes.group import Group, failure
+from cavalcade.runtimes.group import Group
 
 SWITCH = 5e-4  # seconds after which the loop lets Ray's threads have Python's lock
 ALIVE = 2  # values kept in the object store: the newest, and the one that somebody may be fetching
@@ -71,7 +72,9 @@ class Host:
         self.oldest: dict[str, int] = {}  # incarnation of each consumer that is still listened to
         self.values: dict[int, dict[int, Any]] = {}  # of each latest value: version -> reference
         self.putting = threading.Lock()
-        self.steps, self.beat = job.steps, time.monotonic()
+        self.steps = job.steps
+        self.granted: int | None = job.steps  # steps up to which it may count; None: without end
+        self.beat = self.moved = time.monotonic()  # of the last turn, and of the last in which anybody moved
         self.news: deque[tuple] = deque()
         self.something_new = threading.Event()
         self.stopping = self.ended = False
@@ -80,16 +83,21 @@ class Host:
 
     # --- asked by others, in Ray's threads ----------------------------------------------------------------------------
 
-    def watch(self, seconds: float, counts: dict[str, int]) -> tuple[float, int, list[tuple]]:
-        """For the driver: seconds since the loop was last seen alive, steps, and what is new, at once if anything is.
-        `counts`: what nodes elsewhere have counted, for those here that look at it."""
-        if counts != self.counts:
+    def watch(
+        self, seconds: float, counts: dict[str, int], granted: int | None
+    ) -> tuple[float, float, int, list[tuple]]:
+        """For the driver: seconds since the loop was last seen alive and since anybody moved, steps, and what is new,
+        at once if anything is. `counts`: what nodes elsewhere have counted, for those here that look at it. `granted`:
+        up to what those here may count."""
+        if counts != self.counts or granted != self.granted:
             self.counts.update(counts)
+            self.granted = granted
             self.bell.set()
         self.something_new.wait(seconds)
         self.something_new.clear()
         news = [self.news.popleft() for _ in range(len(self.news))]
-        return time.monotonic() - self.beat, self.steps, news
+        now = time.monotonic()
+        return now - self.beat, now - self.moved, self.steps, news
 
     def order(self, what: str, *given: Any) -> tuple:
         """For the driver: `report`, `call`, `state` or `reclaim`, done between two turns."""
@@ -139,7 +147,7 @@ class Host:
         except Stopped:
             pass  # what we write to has gone: the driver knows, or will find us silent
         except BaseException as error:
-            self._tell("failed", *failure(error))
+            self._tell("failed", Failure.of(error))
         finally:
             self.ended = True
             while self.mail:
@@ -161,15 +169,22 @@ class Host:
         self._tell("ready", addresses, os.getpid(), ray.get_runtime_context().get_node_id())
 
     def _give_turns(self) -> None:
-        group = self.group
+        group, used_up = self.group, None
         while not self.stopping:
             self.bell.clear()
             began = time.monotonic()
             moved = self._read_mail()
-            moved |= group.take_turns()
+            granted = self.granted
+            may_count = granted is None or self.steps < granted
+            moved |= group.take_turns(may_count)
             self.beat = time.monotonic()
+            if moved:
+                self.moved = self.beat
             if group.counting:
                 self.steps = group.steps
+                if not may_count and used_up != granted:  # once: the driver may grant more
+                    used_up = granted
+                    self.something_new.set()
             group.rest(moved, began, self.bell.wait)
 
     def _read_mail(self) -> bool:

@@ -12,14 +12,15 @@ from typing import Any
 
 from cavalcade import checkpoint
 from cavalcade.errors import UserError
+from cavalcade.failures import Failure, Tries
 from cavalcade.program import Node, Program, ProgramFailed
 
-PATIENCE = 5  # failures of one process in a row, without an environment step between, before the run is given up
+PATIENCE = 5  # deaths of one process in a row, without an environment step between; of environments see `Tries`
 BACK_OFF, LONGEST_BACK_OFF = 0.25, 10.0  # seconds before a process is started anew, doubled each time
 STARTING = 300.0  # seconds until a process must be ready: it may wait for a place, import and build slowly
 
 
-@dataclass
+@dataclass(eq=False)
 class Member:
     """A process and what the driver knows of it."""
 
@@ -34,8 +35,7 @@ class Member:
     steps_then: int = 0  # counted when it failed last
     start_at: float = 0.0  # when it may be started anew
     started: float = 0.0  # when it was, or when it was ready
-    cause: str = ""  # of its failure, whole
-    short: str = ""  # and in a line
+    failure: Failure | None = None  # why it has ended, if it has
 
     @property
     def alone(self) -> bool:
@@ -43,7 +43,9 @@ class Member:
 
 
 class Supervisor:
-    """A runtime gives `_ask`, `_failed`, `_keep` and `_kept`, and starts its members."""
+    """A runtime gives `_ask`, `_failed`, `_keep`, `_kept`, `_seen` and `_moved`, and starts its members."""
+
+    quiet: float  # seconds without a move of anybody after which nobody waits for a message that is on its way
 
     def __init__(
         self,
@@ -59,8 +61,11 @@ class Supervisor:
         self.remarks = ["actors begin new episodes"] if restore else []
         self.saving: tuple[Path, int, dict, set[str]] | None = None
         self.members: list[Any] = [member(group, i, nodes) for i, (group, nodes) in enumerate(program.groups().items())]
+        self.acting = [member for member in self.members if any(_is_actor(node) for node in member.nodes)]
         self.where = {node.name: member for member in self.members for node in member.nodes}
         self.closed = False
+        self.tries = Tries()
+        self.spent = 0.0  # when all steps of the budget had been made
         for known in self.members if restore else []:
             kept = restore[2]["members"].get(known.group, {})  # type: ignore[index]
             known.steps, known.incarnation = kept.get("steps", 0), kept.get("incarnation", -1) + 1
@@ -70,7 +75,7 @@ class Supervisor:
         """Send a message and wait for its answer; None if the process has gone or does not answer in time."""
         raise NotImplementedError
 
-    def _failed(self, member: Any, cause: str, short: str) -> None:
+    def _failed(self, member: Any, failure: Failure) -> None:
         """End what is left of it, and count the failure."""
         raise NotImplementedError
 
@@ -80,6 +85,14 @@ class Supervisor:
 
     def _kept(self, group: str) -> bool:
         """Whether that part has been written since."""
+        raise NotImplementedError
+
+    def _seen(self, member: Any) -> float:
+        """When it was last known to be alive: its last turn."""
+        raise NotImplementedError
+
+    def _moved(self, member: Any) -> float:
+        """When one of its nodes last moved."""
         raise NotImplementedError
 
     def _steps(self, member: Any) -> int:
@@ -121,38 +134,53 @@ class Supervisor:
         allowed = self.hang_seconds if member.ready else STARTING
         return time.monotonic() - max(seen, member.started) > allowed
 
-    def _silence(self, member: Any) -> str:
+    def _silence(self, member: Any) -> Failure:
         if member.ready:
-            return f"no sign of life for {self.hang_seconds:g} s"
-        return f"no place for it, or no start, within {STARTING:g} s"
+            return Failure.found(f"no sign of life for {self.hang_seconds:g} s")
+        return Failure.found(f"no place for it, or no start, within {STARTING:g} s")
+
+    def settled(self) -> bool:
+        """Asked when the budget is spent: whether what waits has been learned from and judged, so that nobody moves any
+        more. Whoever only steps environments has nothing left to do, and is not waited for; nor is anybody for ever."""
+        now = time.monotonic()
+        self.spent = self.spent or now
+        others = [member for member in self.members if any(not _is_actor(node) for node in member.nodes)]
+        last = max([self.spent, *(self._moved(member) for member in others)])
+        return all(self._seen(member) > last + self.quiet for member in others) or now > self.spent + self.hang_seconds
 
     # --- failures -----------------------------------------------------------------------------------------------------
 
-    def _heard_failure(self, member: Any, cause: str, short: str, for_user: bool) -> None:
+    def _heard_failure(self, member: Any, failure: Failure) -> None:
         """What a process says of its own failure."""
-        member.cause, member.short = cause, short
-        if for_user:  # a sentence for the user: starting again would only say it again
-            raise UserError(f"{member.group}: {cause}")
+        member.failure = failure
+        if failure.for_user:
+            raise UserError(f"{member.group}: {failure.cause}")
 
-    def _count_failure(self, member: Any, cause: str, short: str) -> None:
+    def _count_failure(self, member: Any, failure: Failure) -> None:
         """Its process is gone. Others forget what it had under way, and it may be started anew after a while."""
         steps = self._steps(member)
         member.failures = 1 if steps > member.steps_then else member.failures + 1
-        member.steps_then, member.cause, member.short, member.process = steps, "", "", None
-        self.faults.append({"node": member.group, "cause": short, "failures": member.failures})
-        if not member.alone or member.failures > PATIENCE:
-            raise ProgramFailed(f"{member.group} failed:\n{cause}")
+        member.steps_then, member.failure, member.process = steps, None, None
+        alike = self.tries.count(member.group, failure.mishap) if failure.mishap else member.failures
+        self.faults.append(failure.fault(member.group, failures=alike))
+        if not member.alone:
+            raise ProgramFailed(member.group, "failed", failure)
+        if failure.mishap is not None:
+            self.tries.check(member.group)
+        elif member.failures > PATIENCE:
+            often = f"failed {member.failures} times in a row"
+            raise ProgramFailed(member.group, often, failure, final=member in self.acting)
         member.incarnation += 1
         for owner in self._owners(member):
             for node in member.nodes:
                 self._ask(owner, "reclaim", node.name)
         member.start_at = time.monotonic() + min(LONGEST_BACK_OFF, BACK_OFF * 2 ** (member.failures - 1))
 
-    def _not_built(self, member: Any, cause: str, short: str) -> None:
-        """It failed before the program began. An environment that fails now and then may be tried once more."""
-        if not member.alone or member.failures:
-            raise ProgramFailed(f"{member.group} could not be built:\n{cause}")
-        self._failed(member, cause, short)
+    def _not_built(self, member: Any, failure: Failure) -> None:
+        """It failed before the program began. An environment that fails now and then may be tried again."""
+        if not member.alone or (member.failures and failure.mishap is None):
+            raise ProgramFailed(member.group, "could not be built", failure)
+        self._failed(member, failure)
 
     def _owners(self, member: Member) -> list[Any]:
         groups = {self.where[edge].group for edge, _ in self._edges(member)}
@@ -162,11 +190,7 @@ class Supervisor:
 
     def steps(self, role: str) -> int:
         """Environment steps that nodes of this role have counted, those before a restart included."""
-        return sum(
-            self._steps(member)
-            for member in self.members
-            if any(node.name.split("/")[0] == role for node in member.nodes)
-        )
+        return sum(self._steps(member) for member in self.members if any(_role(node) == role for node in member.nodes))
 
     def reports(self) -> dict[str, dict]:
         """What each node counted since it was last asked; of a process also how long it had nothing to do."""
@@ -180,7 +204,8 @@ class Supervisor:
                 seconds |= {role: seconds.get(role, 0.0) + amount for role, amount in spent.items()}
                 found[first] = {**found.get(first, {}), "seconds": seconds}
             for node in member.nodes:
-                if node.name.startswith("actor"):
+                if _is_actor(node):
+                    self.tries.finished |= bool(found.get(node.name, {}).get("episodes"))
                     found[node.name] = {"episodes": [], **found.get(node.name, {}), "steps": self._steps(member)}
         return found
 
@@ -190,7 +215,7 @@ class Supervisor:
     def call(self, name: str, method: str, *arguments: Any) -> Any:
         answer = self._ask(self.where[name], "call", name, method, arguments)
         if answer is None:
-            raise ProgramFailed(f"{name} does not answer")
+            raise ProgramFailed(name, "failed", Failure.found("it does not answer"))
         return answer[0]
 
     # --- keeping ------------------------------------------------------------------------------------------------------
@@ -227,6 +252,14 @@ class Supervisor:
     def tend(self) -> None:
         """Look after the processes while something else is waited for."""
         self.round()
+
+
+def _role(node: Node) -> str:
+    return node.name.split("/")[0]
+
+
+def _is_actor(node: Node) -> bool:
+    return _role(node) == "actor"
 
 
 def packed(value: Any, group: str, dumps: Callable[[Any], bytes]) -> bytes:
