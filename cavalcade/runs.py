@@ -44,10 +44,7 @@ class Run:
         """As in `Run('runs/first': ppo on CartPole-v1, seed 1, 4,000 of 4,000 steps, best evaluation 500)`."""
         system, environment, seed, steps = (self.config.get(n) for n in ("system", "environment", "seed", "steps"))
         rows = self.rows()
-        done, judged = (
-            max((row["step"] for row in rows), default=0),
-            [r["evaluation"] for r in rows if "evaluation" in r],
-        )
+        done, judged = rows[-1]["step"] if rows else 0, [row["evaluation"] for row in rows if "evaluation" in row]
         total = f"{steps:,}" if isinstance(steps, int) else steps  # of a config.json that was written by hand
         best = f", best evaluation {number(max(judged))}" if judged else ""
         return f"Run('{self.path}': {system} on {environment}, seed {seed}, {done:,} of {total} steps{best})"
