@@ -43,11 +43,12 @@ class Run:
 
     def __repr__(self) -> str:
         """As in `Run('runs/first': ppo on CartPole-v1, seed 1, 4,000 of 4,000 steps, best evaluation 500)`."""
-        config, rows = self.config, self.rows()
-        about = f"{config.get('system')} on {config.get('environment')}, seed {config.get('seed')}"
-        about += f", {rows[-1].get('step', 0) if rows else 0:,} of {config.get('steps', 0):,} steps"
-        judged = [row["evaluation"] for row in rows if "evaluation" in row]
-        return f"Run('{self.path}': {about}{f', best evaluation {number(max(judged))}' if judged else ''})"
+        system, environment, seed, steps = (self.config.get(n) for n in ("system", "environment", "seed", "steps"))
+        rows = self.rows()
+        done, judged = rows[-1]["step"] if rows else 0, [row["evaluation"] for row in rows if "evaluation" in row]
+        total = f"{steps:,}" if isinstance(steps, int) else steps  # of a config.json that was written by hand
+        best = f", best evaluation {number(max(judged))}" if judged else ""
+        return f"Run('{self.path}': {system} on {environment}, seed {seed}, {done:,} of {total} steps{best})"
 
     @classmethod
     def create(cls, path: str | Path, config: dict[str, Any]) -> "Run":

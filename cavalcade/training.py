@@ -295,11 +295,12 @@ class Session:
                 f"Done: {self.metrics.step:,} steps in {self.metrics.elapsed:.1f} s{best}",
                 f"run folder: {self.run.path}",
             ]
-        if find_spec("matplotlib"):
-            draw_curve(self.run)
-        else:
+        drawn = find_spec("matplotlib") is not None
+        if not drawn:
             lines.append("matplotlib is not installed, so no curve is drawn (pip install 'cavalcade[record]').")
         self.display.close(lines)
+        if drawn:
+            draw_curve(self.run)
 
     def _report(self) -> list[str]:
         """Written and to be shown, unless nothing was done in this sitting."""

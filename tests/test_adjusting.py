@@ -193,7 +193,7 @@ def test_a_run_goes_on_from_its_checkpoint_wherever_workers_are(tmp_path):
 def test_a_run_in_processes_is_adjusted_and_says_so(tmp_path, capsys):
     settings = {"actors": 2, "envs": 4, "backend": "numpy", "evaluations": 0, "runtime": "process", "rows": 10}
     budget = {"steps": 6_000, "adjust_every": 0.03}
-    run = cavalcade.train("ga3c", "CartPole-v1", out=tmp_path / "run", display=False, **settings, **budget, **SMALL)
+    run = cavalcade.train("ga3c", "CartPole-v1", out=tmp_path / "run", **settings, **budget, **SMALL)
     rows, report = run.rows(), json.loads(run.report_file.read_text())
     assert rows[-1]["step"] >= 6_000 and rows[-1]["updates"] > 100 and not (run.path / "faults.jsonl").exists()
     sentences = [sentence for row in rows for sentence in row.get("adjusted", [])]

@@ -168,7 +168,7 @@ def test_parameters_are_asked_for_every_so_many_steps():
     while actor.steps < 101 * actor.count:
         learner.step()
         actor.step()
-    assert asked == [25, 50, 75, 100]
+    assert asked == [0, 25, 50, 75, 100]
 
 
 # --- replay -------------------------------------------------------------------------------------------------------

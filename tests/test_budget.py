@@ -319,7 +319,7 @@ SMALL = {"backend": "numpy", "envs": 4, "hidden": (8,), "steps": 2_000, "evaluat
 
 @pytest.mark.parametrize(("runtime", "actors"), [("inprocess", 1), ("process", 2)])
 def test_the_time_of_a_run_is_booked_once(runtime, actors, tmp_path, capsys):
-    given = {**SMALL, "runtime": runtime, "actors": actors, "display": False}
+    given = {**SMALL, "runtime": runtime, "actors": actors}
     run = cavalcade.train("impala", "CartPole-v1", out=tmp_path / "run", **given)
     kept = json.loads((run.path / "report.json").read_text())
     kinds = {"process"} if runtime == "inprocess" else {"actor", "learner", "evaluator"}

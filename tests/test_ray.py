@@ -1,5 +1,6 @@
 """Programs on Ray: killed processes, a lost machine, misbehaving environments, nothing left when the driver ends."""
 
+import dataclasses
 import functools
 import json
 import os
@@ -21,6 +22,7 @@ from cavalcade.program import Placement, Program, ProgramFailed
 from cavalcade.runs import Run
 from cavalcade.runtimes import supervision
 from cavalcade.runtimes.ray import RayRuntime
+from cavalcade.trained import load_policy
 from cavalcade.training import Session, resume
 from tests.chaotic import Chaotic, Hopeless, OneIsSlow, Unreliable
 from tests.leftovers import end_a_driver, nothing_is_left  # noqa: F401
@@ -130,11 +132,21 @@ def test_a_run_goes_on_from_its_checkpoint(here, tmp_path):
         assert vector.shape == kept["learner"]["state"]["params"].shape
     finally:
         running.close()
-    config = json.loads((sitting.run.path / "config.json").read_text())
-    (sitting.run.path / "config.json").write_text(json.dumps({**config, "runtime": "process"}))
-    state["finished"] = False
-    checkpoint.save(sitting.run.checkpoints, state, step)
-    assert resume(sitting.run.path, display=False).rows()[-1]["step"] >= 1000, "another runtime goes on with it"
+    sitting.run.change(runtime="process")
+    more = resume(sitting.run.path, steps=step + 300, display=False).rows()[-1]["step"]
+    assert more >= step + 300, "another runtime goes on with it"
+
+
+def test_a_run_begins_from_another_policy(here, tmp_path):
+    before = session(tmp_path / "before", steps=500)
+    before.drive()
+    policy = load_policy(before.run.path)
+    experiment = dataclasses.replace(before.experiment, origin=str(before.run.path))
+    running = experiment.launch()
+    try:
+        np.testing.assert_array_equal(running.call("learner", "latest", -1)[1], policy.vector)
+    finally:
+        running.close()
 
 
 def test_the_budget_is_exact_and_one_slow_actor_does_not_decide_the_end(here, tmp_path):
