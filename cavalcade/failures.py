@@ -71,16 +71,13 @@ class Failure:
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
-        whole = "".join(traceback.format_exception(error))
-        if isinstance(error, EnvironmentFailed):
-            mishap = error.mishap
-            about = {"file": mishap.file, "line": mishap.line, "traceback": whole}
-            return cls(whole, mishap.short, about=about, mishap=mishap)
-        if isinstance(error, UserError):
+        if isinstance(error, UserError) and not isinstance(error, EnvironmentFailed):
             return cls(str(error), f"{type(error).__name__}: {error}", for_user=True)
-        file, line = own_line(error)
+        mishap = error.mishap if isinstance(error, EnvironmentFailed) else None
+        raised = error.__cause__ or error if mishap else error
+        whole, (file, line) = "".join(traceback.format_exception(raised)), own_line(raised)
         about = {"file": file, "line": line, "traceback": whole}
-        return cls(whole, in_a_line(error) + _at(file, line), about=about)
+        return cls(whole, in_a_line(raised) + _at(file, line), about=about, mishap=mishap)
 
     @classmethod
     def found(cls, cause: str) -> "Failure":
@@ -89,12 +86,8 @@ class Failure:
 
     def fault(self, node: str, **more: Any) -> dict[str, Any]:
         """For faults.jsonl."""
-        return {
-            "node": node,
-            "cause": self.short,
-            **more,
-            **{name: value for name, value in self.about.items() if value},
-        }
+        known = {name: value for name, value in self.about.items() if value}
+        return {"node": node, "cause": self.short, **more, **known}
 
     def __str__(self) -> str:
         return self.short if self.cause == self.short else f"{self.short}\n\n{self.cause}"

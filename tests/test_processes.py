@@ -137,7 +137,7 @@ def test_an_environment_that_always_fails_is_given_up_after_three_tries(tmp_path
     assert [fault["node"] for fault in faults] == [node] * 3 and faults[-1]["recovery"] == "given up"
     for fault in faults:
         assert fault["file"].endswith("chaotic.py") and fault["line"] == Hopeless.LINE
-        assert fault["traceback"].count("RuntimeError: nothing can be done") == 1
+        assert fault["traceback"].count("Traceback") == 1 and "nothing can be done" in fault["traceback"]
 
 
 class Dies:
