@@ -91,7 +91,8 @@ class Run:
         return run
 
     def discard(self) -> None:
-        """Undo `create` after a start that failed. Whatever was recorded, saved or put there by others stays."""
+        """Undo `create` after a start that failed. Whatever was recorded or saved, what is told of failures and what
+        others put there stays."""
         if self.rows() or any((self.path / name).exists() for name in ("checkpoints", "policy", "faults.jsonl")):
             return
         with contextlib.suppress(OSError):
