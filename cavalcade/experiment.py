@@ -28,6 +28,7 @@ from cavalcade.evaluation import Evaluator
 from cavalcade.layers import Network
 from cavalcade.model import Model
 from cavalcade.parts import Parts
+from cavalcade.policy import check_same_spaces
 from cavalcade.program import Handle, Placement, Program
 from cavalcade.row import Row
 from cavalcade.runtimes.inprocess import InProcess
@@ -115,7 +116,10 @@ class Experiment:
         network: Any = None,
     ) -> "Experiment":
         """Probe the environment, choose the system's settings for it, and check that all fits."""
+        envs.require_place(environment, settings.envs, settings.actors, settings.runtime)
         spec = probe(environment, options or {})
+        if settings.evaluations and envs.held(environment):
+            check_same_spaces(spec, probe(envs.again(environment), {}))  # that others like it can be made
         algorithm = algorithm_for(system, spec, overrides)
         factory = adapt(network, settings.backend) if network is not None else None
         made = cls(system, environment, settings, algorithm, spec, options or {}, factory)
@@ -221,7 +225,7 @@ class Experiment:
                 parts.policy,
                 Handle("learner"),
                 actors,
-                self.environment,
+                envs.again(self.environment),
                 self.options,
                 s.steps / s.evaluations,
                 s.evaluation_episodes,
@@ -252,7 +256,7 @@ class Experiment:
 
 
 def probe(environment: Any, options: dict) -> EnvSpec:
-    pool = envs.make(environment, 1, 0, **options)
+    pool = envs.make(environment, envs.held(environment) or 1, 0, **options)
     try:
         return pool.spec
     finally:

@@ -43,6 +43,7 @@ class EnvSpec:
     observation: tree.Tree  # of Leaf; holds MASK when the environment says which actions are legal
     action: Leaf
     frames: int = 1  # of which an observation is a stack, on its first axis, oldest first: each is stored once
+    frame_skip: int = 1  # frames that an emulator plays in each of the agent's steps
 
     @property
     def masked(self) -> bool:
@@ -67,6 +68,8 @@ class EnvSpec:
             "environment": self.environment,
             "observation": encode(self.observation),
             "action": encode(self.action),
+            "frames": self.frames,
+            "frame_skip": self.frame_skip,
         }
 
     @classmethod
@@ -79,7 +82,8 @@ class EnvSpec:
                 return Leaf(**fields)
             return {key: decode(child) for key, child in node["dict"].items()}
 
-        return cls(data["environment"], decode(data["observation"]), decode(data["action"]))
+        counts = {name: data.get(name, 1) for name in ("frames", "frame_skip")}  # older files have none
+        return cls(data["environment"], decode(data["observation"]), decode(data["action"]), **counts)
 
 
 def _json_floats(value: Any) -> Any:

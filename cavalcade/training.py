@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from cavalcade import checkpoint, report
+from cavalcade import checkpoint, envs, report
 from cavalcade.budget import Bottleneck, Budget, bottleneck, cores_here
 from cavalcade.display import Display
 from cavalcade.errors import UserError
@@ -36,6 +36,8 @@ def train(
     **overrides: Any,
 ) -> Run:
     """Train `system` on `environment` and return the run; every setting of the run and the algorithm is a keyword."""
+    if (count := envs.held(environment)) is not None:
+        overrides.setdefault("envs", count)
     run_fields = {field.name for field in dataclasses.fields(Settings)}
     settings = Settings(**{k: v for k, v in overrides.items() if k in run_fields})
     rest = {k: v for k, v in overrides.items() if k not in run_fields}
@@ -176,8 +178,11 @@ class Session:
 
     def _record(self) -> None:
         self._note_faults()
+        known = set(self.metrics.remarks)
         row = self.metrics.row(self.runtime.reports())
         self.recorder.write(row)
+        for remark in (text for field, text in self.metrics.remarks.items() if field not in known):
+            self.display.note(f"warning: {remark}")
         for sentence in row.get("adjusted", ()):
             self.display.note(f"step {row['step']:,}: {sentence}")
         self.display.update(row, self._bottleneck(self.metrics.recent))

@@ -14,8 +14,11 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from cavalcade import tree
+from cavalcade.envs import protocol
 from cavalcade.envs.encoding import ActionDecoder, Encoder
+from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.sentinel import Sentinel
+from cavalcade.envs.tally import Tally
 from cavalcade.envs.vector import Episode, Step, stream_seed
 from cavalcade.errors import UserError
 from cavalcade.specs import MASK
@@ -24,9 +27,18 @@ FINAL_KEYS = ("final_obs", "final_observation")  # since Gymnasium 1.1; before
 
 
 class VectorAdapter:
-    def __init__(self, env: VectorEnv, name: str, seed: int, actor: int = 0, reuses_buffers: bool = True) -> None:
-        """`reuses_buffers`: the environment may write into arrays it returned before, so they are copied."""
-        self._env = env
+    def __init__(
+        self,
+        env: VectorEnv,
+        name: str,
+        seed: int,
+        actor: int = 0,
+        reuses_buffers: bool = True,
+        borrowed: bool = False,
+    ) -> None:
+        """`reuses_buffers`: the environment may write into arrays it returned before, so they are copied. `borrowed`:
+        whoever made the environment closes it."""
+        self._env, self._name, self._borrowed = env, name, borrowed
         self._mode = autoreset_mode(env, name)
         self._seed = (seed, actor)
         self._resets = 0
@@ -34,6 +46,7 @@ class VectorAdapter:
         self.resume = "restarted"
         self.restarted = np.zeros(self.count, bool)
         self.info: dict = {}  # of the last reset or step
+        self.metrics = Tally()
 
         self._decoder = ActionDecoder(env.single_action_space)
         self._last_action: np.ndarray = np.zeros(self.count)
@@ -42,15 +55,20 @@ class VectorAdapter:
         self._total = np.zeros(self.count, np.float64)
         self._resetting = np.zeros(self.count, bool)  # NEXT_STEP: these ignore the coming action
 
-        raw, self.info = env.reset(seed=self._reset_seed())
-        self._encoder = Encoder(
-            name, env.single_observation_space, env.single_action_space, MASK in self.info, reuses_buffers
-        )
+        space = env.single_observation_space
+        self._inspector = Inspector(name, space, self._place)
+        raw, self.info = self._reset(seed=self._reset_seed())
+        masked = MASK in self.info
+        self._encoder = Encoder(name, space, env.single_action_space, masked, self._place, reuses_buffers)
         self.spec = self._encoder.spec
-        self._sentinel = Sentinel(self.spec)
-        self._observation = self._encoder.checked(lambda: self._encoder.batch(raw, self.info))
+        self._sentinel = Sentinel(self.spec, self.count, self._place)
+        self._observation = self._encoder.batch(raw, self.info)
         self._check_first(self._observation)
         self._unused_reset = True
+
+    @property
+    def remarks(self) -> dict[str, str]:
+        return self._inspector.remarks
 
     def _reset_seed(self) -> int:
         """Only for whole resets: seeding costs ale-py 0.2 s for each game, because it loads the game again.
@@ -63,17 +81,56 @@ class VectorAdapter:
             self._resets += 1
             self._episode += 1
             self._length[:], self._total[:], self._resetting[:] = 0, 0.0, False
-            raw, self.info = self._env.reset(seed=self._reset_seed())
+            raw, self.info = self._reset(seed=self._reset_seed())
             self._observation = self._encoder.batch(raw, self.info)
             self._check_first(self._observation)
         self._unused_reset = False
         return self._observation
 
+    def _reset(self, **how: Any) -> tuple[Any, dict]:
+        try:
+            result = self._env.reset(**how)
+        except Exception as error:
+            self._explain(error, "resetting")
+            raise
+        protocol.check_reset(result, self._name, self._place(0))
+        if "seed" in how:  # else only some of its rows mean anything
+            self._inspect(result[0])
+        return result
+
+    def _act(self, action: np.ndarray) -> tuple:
+        """What the environment returns, looked at now and then."""
+        self._last_action = action
+        try:
+            result = self._env.step(action)
+        except Exception as error:
+            self._explain(error, "stepping")
+            raise
+        self._inspected = self._inspector.due()
+        if self._inspected or len(result) != 5:
+            protocol.check_vector_step(result, self.count, self._name, self._place(0))
+            self._inspect(result[0])
+            self._inspector.wait(int(self._episode.min()))
+        return result
+
+    def _inspect(self, batch: Any) -> None:
+        """Gymnasium's SyncVectorEnv has cast its observations, and keeps those from before."""
+        rows = getattr(self._env, "_env_obs", None)
+        if isinstance(rows, (list, tuple)) and len(rows) == self.count and not any(row is None for row in rows):
+            self._inspector.check_rows(rows)
+        self._inspector.check_batch(batch, self.count)
+
+    def _explain(self, error: Exception, doing: str) -> None:
+        """Observations that cannot be cast are an error of Gymnasium's; what they were says more."""
+        rows = getattr(self._env, "_env_obs", None)
+        if isinstance(error, (TypeError, ValueError)) and isinstance(rows, (list, tuple)) and len(rows) == self.count:
+            self._inspector.check_rows(rows)
+        protocol.explain(error, doing, self._name, "one of its environments")
+
     def step(self, action: np.ndarray) -> Step:
         action = self._decoder.batch(action)
-        raw, raw_reward, raw_terminated, raw_truncated, self.info = self._env.step(action)
+        raw, raw_reward, raw_terminated, raw_truncated, self.info = self._act(action)
         self._unused_reset = False
-        self._last_action = action
         terminated, truncated = np.array(raw_terminated, np.bool_), np.array(raw_truncated, np.bool_)
         ended = terminated | truncated
         valid = ~self._resetting
@@ -81,14 +138,16 @@ class VectorAdapter:
         self._length += valid
         self._total += reward
         small_reward = reward.astype(np.float32)
-        self._sentinel.check_reward(small_reward, self._place)
+        self._sentinel.check_reward(small_reward)
 
         current = self._encoder.batch(raw, self.info)
         next_observation = current
         if self._mode is AutoresetMode.SAME_STEP and ended.any():
             next_observation = self._with_final_rows(current, ended)
-        self._sentinel.check_observation(next_observation, self._place)
-        self._sentinel.check_mask(next_observation, terminated, self._place)
+        self._sentinel.check_observation(next_observation)
+        self._sentinel.check_mask(next_observation, terminated)
+        if self.info:
+            self._count_metrics(valid, ended)
 
         episodes = self._finish(ended) if ended.any() else []
         first = ended
@@ -118,6 +177,16 @@ class VectorAdapter:
         self._total[rows] = 0.0
         return episodes
 
+    def _count_metrics(self, valid: np.ndarray, ended: np.ndarray) -> None:
+        """Of rows that were reset in this step the infos are those of the reset; those of the end are beside them."""
+        over = np.flatnonzero(ended).tolist()
+        if self._mode is not AutoresetMode.SAME_STEP:
+            self.metrics.add_vector(self.info, np.flatnonzero(valid).tolist(), over)
+            return
+        self.metrics.add_vector(self.info, np.flatnonzero(~ended).tolist(), [])
+        if over:
+            self.metrics.add_vector(_as_info(self.info.get("final_info")), over, over)
+
     def _next_step_first(self, ended: np.ndarray) -> np.ndarray:
         first, self._resetting = self._resetting, ended
         if (first & ended).any():
@@ -142,18 +211,21 @@ class VectorAdapter:
             rows_of_final = tree.take(self._encoder.batch(final, _as_info(final_info)), rows)
         else:  # one entry for each environment, objects or an array
             infos = [_row_of_info(final_info, row) for row in rows]
-            rows_of_final = self._encoder.stack([final[row] for row in rows], infos)
+            finals = [final[row] for row in rows]
+            if self._inspected:
+                self._inspector.check_rows(finals, rows)
+            rows_of_final = self._encoder.stack(finals, infos)
         return _replace_rows(current, rows, rows_of_final)
 
     def _reset_rows(self, observation: tree.Tree, ended: np.ndarray) -> tree.Tree:
         """DISABLED: begin the next episodes where one ended; the other rows of such a reset mean nothing."""
-        raw, info = self._env.reset(options={"reset_mask": ended.copy()})
+        raw, info = self._reset(options={"reset_mask": ended.copy()})
         rows = np.flatnonzero(ended).tolist()
         return _replace_rows(observation, rows, tree.take(self._encoder.batch(raw, info), rows))
 
     def _check_first(self, observation: tree.Tree) -> None:
-        self._sentinel.check_observation(observation, self._place)
-        self._sentinel.check_mask(observation, None, self._place)
+        self._sentinel.check_observation(observation)
+        self._sentinel.check_mask(observation, None)
 
     def _place(self, row: int) -> str:
         place = f"environment {row}, episode {self._episode[row]}, step {self._length[row]}"
@@ -184,7 +256,8 @@ class VectorAdapter:
         return frame if isinstance(frame, np.ndarray) else None
 
     def close(self) -> None:
-        self._env.close()
+        if not self._borrowed:
+            self._env.close()
 
 
 def autoreset_mode(env: VectorEnv, name: str) -> AutoresetMode:

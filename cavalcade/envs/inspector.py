@@ -1,0 +1,69 @@
+"""Holds what environments give against what they declare and what Gymnasium asks of them.
+
+This costs more than the guard in `sentinel.py`, which looks at every step. So every step is inspected in the first
+episodes of each environment, when a mistake is most likely to show, and later one of many.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import gymnasium as gym
+
+from cavalcade.envs import protocol
+from cavalcade.envs.fitting import Fitting, Misfit
+from cavalcade.errors import UserError
+
+Place = Callable[[int], str]  # row -> "environment 3, episode 5, step 17"
+
+FIRST_EPISODES = 2  # of every environment, in which every step is inspected
+FIRST_STEPS = 1_000  # after which that ends where episodes are long
+EVERY = 61  # steps between two later inspections: a prime, so that all steps of episodes of one length have their turn
+
+
+class Inspector:
+    def __init__(self, environment: str, space: gym.Space, place: Place) -> None:
+        self._environment, self._place = environment, place
+        self._fitting = Fitting(space)
+        self._wait = self._inspected = 0
+        self.remarks: dict[str, str] = {}  # on what is out of its bounds, once for each field
+
+    def due(self) -> bool:
+        """Asked once in every step: whether it is to be inspected."""
+        self._wait -= 1
+        return self._wait < 0
+
+    def wait(self, episodes: int) -> None:
+        """After an inspection; `episodes` is what every environment has finished."""
+        self._inspected += 1
+        self._wait = 0 if episodes < FIRST_EPISODES and self._inspected < FIRST_STEPS else EVERY
+
+    def check_reset(self, result: Any, row: int, episode: int) -> None:
+        """What a single environment began its episode with."""
+        if type(result) is not tuple or len(result) != 2 or type(result[1]) is not dict:
+            protocol.check_reset(result, self._environment, self._place(row))
+        if episode <= FIRST_EPISODES or episode % EVERY == 0:
+            self.require(misfit._replace(row=row) for misfit in self._fitting.of_rows([result[0]]))
+
+    def check_steps(self, results: Sequence[Any]) -> None:
+        """What single environments returned, one result each."""
+        for row, result in enumerate(results):
+            protocol.check_step(result, self._environment, self._place(row))
+        self.check_rows([result[0] for result in results])
+
+    def check_rows(self, observations: Sequence[Any], rows: Sequence[int] | None = None) -> None:
+        """Observations of single environments; `rows`: which, if not all."""
+        for misfit in self._fitting.of_rows(observations):
+            self.require([misfit if rows is None else misfit._replace(row=rows[misfit.row])])
+
+    def check_batch(self, batch: Any, count: int) -> None:
+        """The observations of a vector environment."""
+        self.require(self._fitting.of_batch(batch, count))
+
+    def require(self, misfits: Iterable[Misfit]) -> None:
+        for misfit in misfits:
+            if misfit.harmless and misfit.field in self.remarks:
+                continue
+            sentence = misfit.sentence(self._environment, self._place(misfit.row))
+            if not misfit.harmless:
+                raise UserError(sentence)
+            self.remarks[misfit.field] = sentence

@@ -1,0 +1,95 @@
+"""What Gymnasium asks of `reset` and `step`, and a sentence for what an environment does instead."""
+
+import re
+from typing import Any
+
+import numpy as np
+
+from cavalcade.errors import UserError
+
+STEP = "(observation, reward, terminated, truncated, info)"
+RESET = "(observation, info)"
+ASKED = {"5": f"step() to return {STEP}", "2": f"reset() to return {RESET}"}
+
+
+def check_reset(result: Any, environment: str, place: str) -> None:
+    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
+        return
+    raise UserError(f"The reset() of '{environment}' returned {_described(result)} in {place}; return {RESET}.")
+
+
+def check_step(result: Any, environment: str, place: str) -> None:
+    """One result of a single environment: five values, of which the reward is a number and two are yes or no."""
+    if not isinstance(result, tuple) or len(result) != 5:
+        old = "; old Gym's `done` is two now" if isinstance(result, tuple) and len(result) == 4 else ""
+        raise UserError(f"The step() of '{environment}' returned {_described(result)} in {place}; return {STEP}{old}.")
+    _, reward, terminated, truncated, info = result
+    if not _is_number(reward):
+        raise UserError(f"The environment '{environment}' gave the reward {reward!r} in {place}; give one number.")
+    for name, value in (("terminated", terminated), ("truncated", truncated)):
+        check_flag(name, value, environment, place)
+    if not isinstance(info, dict):
+        raise UserError(f"The environment '{environment}' gave the info {info!r} in {place}; give a dict.")
+
+
+def check_flag(name: str, value: Any, environment: str, place: str) -> None:
+    if np.ndim(value) or not (isinstance(value, (bool, np.bool_)) or value in (0, 1)):
+        raise UserError(f"The environment '{environment}' gave {name}={value!r} in {place}; give True or False.")
+
+
+def check_vector_step(result: Any, count: int, environment: str, place: str) -> None:
+    """What a vector environment returned for all of its `count` environments."""
+    if not isinstance(result, tuple) or len(result) != 5:
+        raise UserError(
+            f"The step() of the vector environment '{environment}' returned {_described(result)} in {place}; "
+            f"return {STEP}."
+        )
+    for name, value, kinds in zip(("reward", "terminated", "truncated"), result[1:4], ("biuf", "biu", "biu")):
+        array = np.asarray(value)
+        if array.shape != (count,) or array.dtype.kind not in kinds:
+            raise UserError(
+                f"The vector environment '{environment}' gave {name} as {array.dtype} of shape {array.shape} in "
+                f"{place}; give one {'number' if name == 'reward' else 'bool'} for each of its {count} environments."
+            )
+
+
+def explain(error: Exception, doing: str, environment: str, place: str) -> None:
+    """Raise a sentence for an error that comes from not keeping to the protocol; note the place on any other error.
+
+    Wrappers and vector environments of Gymnasium unpack what an environment returns, so a tuple of the wrong length
+    fails there. What fails in the user's own files is the user's own.
+    """
+    text = str(error)
+    if isinstance(error, TypeError) and (found := re.search(r"reset\(\) got an unexpected keyword .*?'(\w+)'", text)):
+        raise UserError(
+            f"The reset() of '{environment}' takes no '{found[1]}'; "
+            "write it as reset(self, *, seed=None, options=None)."
+        ) from error
+    found = re.search(r"values to unpack \(expected (\d)(?:, got (\d+))?", text)
+    if isinstance(error, ValueError) and found and found[1] in ASKED and _raised_in(error, "gymnasium."):
+        raise UserError(
+            f"The environment '{environment}' returned {found[2] or 'more'} values in {place}, but Gymnasium asks its "
+            f"{ASKED[found[1]]}."
+        ) from error
+    error.add_note(f"while {doing} '{environment}', {place}")
+
+
+def _raised_in(error: Exception, package: str) -> bool:
+    trace = error.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return trace is not None and trace.tb_frame.f_globals.get("__name__", "").startswith(package)
+
+
+def _is_number(value: Any) -> bool:
+    try:
+        array = np.asarray(value)
+    except ValueError:
+        return False
+    return array.size == 1 and array.dtype.kind in "biuf"
+
+
+def _described(result: Any) -> str:
+    if isinstance(result, tuple):
+        return f"{len(result)} values" if len(result) != 2 else f"a pair with a {type(result[1]).__name__}"
+    return f"a {type(result).__name__}"
