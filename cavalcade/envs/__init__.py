@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 import gymnasium as gym
-from gymnasium.vector import VectorEnv
+from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from cavalcade.envs import toy
 from cavalcade.envs.adapter import VectorAdapter
@@ -80,8 +80,11 @@ def _wrap(made: list, name: str, count: int, seed: int, actor: int, borrowed: bo
 
 
 def _name_of(env: Any) -> str:
-    spec = getattr(env, "spec", None)
-    return spec.id if spec is not None else type(getattr(env, "unwrapped", env)).__name__
+    """The id it was made by, or its class; of a plain vector of environments, theirs."""
+    spec, inside = getattr(env, "spec", None), getattr(env, "unwrapped", env)
+    if spec is None and isinstance(inside, SyncVectorEnv):
+        return _name_of(inside.envs[0])
+    return spec.id if spec is not None else type(inside).__name__
 
 
 def _call_options(function: Callable, count: int, render: bool, options: dict[str, Any]) -> dict[str, Any]:

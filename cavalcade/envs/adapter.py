@@ -15,6 +15,7 @@ from gymnasium.vector import AutoresetMode, VectorEnv
 
 from cavalcade import tree
 from cavalcade.envs import protocol
+from cavalcade.envs.batches import as_info, autoreset_mode, mask_of_row, replaced, take
 from cavalcade.envs.encoding import ActionDecoder, Encoder
 from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.sentinel import Sentinel
@@ -113,29 +114,32 @@ class VectorAdapter:
             self._inspector.wait(int(self._episode.min()))
         return result
 
+    def _inspect_rows(self) -> None:
+        """Gymnasium's SyncVectorEnv casts observations to their space, and keeps what they were."""
+        kept = getattr(self._env, "_env_obs", None)
+        if isinstance(kept, (list, tuple)) and len(kept) == self.count:
+            rows = [row for row in range(self.count) if kept[row] is not None]  # None: not reset yet
+            self._inspector.check_rows([kept[row] for row in rows], rows)
+
     def _inspect(self, batch: Any) -> None:
-        """Gymnasium's SyncVectorEnv has cast its observations, and keeps those from before."""
-        rows = getattr(self._env, "_env_obs", None)
-        if isinstance(rows, (list, tuple)) and len(rows) == self.count and not any(row is None for row in rows):
-            self._inspector.check_rows(rows)
-        self._inspector.check_batch(batch, self.count)
+        self._inspect_rows()
+        self._inspector.check_batch(batch, range(self.count))
 
     def _explain(self, error: Exception, doing: str) -> None:
-        """Observations that cannot be cast are an error of Gymnasium's; what they were says more."""
-        rows = getattr(self._env, "_env_obs", None)
-        if isinstance(error, (TypeError, ValueError)) and isinstance(rows, (list, tuple)) and len(rows) == self.count:
-            self._inspector.check_rows(rows)
+        """Where Gymnasium fails to cast observations, what they were says more than its error."""
+        if isinstance(error, (TypeError, ValueError)):
+            self._inspect_rows()
         protocol.explain(error, doing, self._name, "one of its environments")
 
     def step(self, action: np.ndarray) -> Step:
         action = self._decoder.batch(action)
+        valid = ~self._resetting
+        self._length += valid
         raw, raw_reward, raw_terminated, raw_truncated, self.info = self._act(action)
         self._unused_reset = False
         terminated, truncated = np.array(raw_terminated, np.bool_), np.array(raw_truncated, np.bool_)
         ended = terminated | truncated
-        valid = ~self._resetting
         reward = np.where(valid, np.asarray(raw_reward, np.float64), 0.0)
-        self._length += valid
         self._total += reward
         small_reward = reward.astype(np.float32)
         self._sentinel.check_reward(small_reward)
@@ -185,7 +189,7 @@ class VectorAdapter:
             return
         self.metrics.add_vector(self.info, np.flatnonzero(~ended).tolist(), [])
         if over:
-            self.metrics.add_vector(_as_info(self.info.get("final_info")), over, over)
+            self.metrics.add_vector(as_info(self.info.get("final_info")), over, over)
 
     def _next_step_first(self, ended: np.ndarray) -> np.ndarray:
         first, self._resetting = self._resetting, ended
@@ -208,20 +212,23 @@ class VectorAdapter:
             )
         rows = np.flatnonzero(ended).tolist()
         if isinstance(final, (dict, tuple)):  # batched like an observation
-            rows_of_final = tree.take(self._encoder.batch(final, _as_info(final_info)), rows)
+            rows_of_final = tree.take(self._encoder.batch(final, as_info(final_info)), rows)
         else:  # one entry for each environment, objects or an array
-            infos = [_row_of_info(final_info, row) for row in rows]
+            infos = [mask_of_row(final_info, row) for row in rows]
             finals = [final[row] for row in rows]
             if self._inspected:
                 self._inspector.check_rows(finals, rows)
             rows_of_final = self._encoder.stack(finals, infos)
-        return _replace_rows(current, rows, rows_of_final)
+        return replaced(current, rows, rows_of_final)
 
     def _reset_rows(self, observation: tree.Tree, ended: np.ndarray) -> tree.Tree:
         """DISABLED: begin the next episodes where one ended; the other rows of such a reset mean nothing."""
         raw, info = self._reset(options={"reset_mask": ended.copy()})
         rows = np.flatnonzero(ended).tolist()
-        return _replace_rows(observation, rows, tree.take(self._encoder.batch(raw, info), rows))
+        if self._inspected:
+            self._inspect_rows()
+            self._inspector.check_batch(take(raw, rows), rows)
+        return replaced(observation, rows, tree.take(self._encoder.batch(raw, info), rows))
 
     def _check_first(self, observation: tree.Tree) -> None:
         self._sentinel.check_observation(observation)
@@ -258,39 +265,3 @@ class VectorAdapter:
     def close(self) -> None:
         if not self._borrowed:
             self._env.close()
-
-
-def autoreset_mode(env: VectorEnv, name: str) -> AutoresetMode:
-    mode = getattr(env.unwrapped, "autoreset_mode", None)
-    # `VectorEnv.metadata` is one dict for all classes without their own, and some environments write their
-    # mode into it: what it says may be another environment's.
-    if mode is None and env.metadata is not VectorEnv.metadata:
-        mode = env.metadata.get("autoreset_mode")
-    try:
-        return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
-    except ValueError:
-        known = ", ".join(f"AutoresetMode.{known.name}" for known in AutoresetMode)
-        raise UserError(
-            f"The vector environment '{name}' has the autoreset mode {mode!r} in its metadata; "
-            f"set metadata['autoreset_mode'] to one of {known}."
-        ) from None
-
-
-def _replace_rows(observation: tree.Tree, rows: list[int], values: tree.Tree) -> tree.Tree:
-    def replace(array: np.ndarray, new: np.ndarray) -> np.ndarray:
-        copy = array.copy()
-        copy[rows] = new
-        return copy
-
-    return tree.map(replace, observation, values)
-
-
-def _as_info(info: Any) -> dict:
-    return info if isinstance(info, dict) else {}
-
-
-def _row_of_info(info: Any, row: int) -> dict:
-    """Only the mask of one environment is ever read from its final info."""
-    if isinstance(info, dict):
-        return {MASK: info[MASK][row]} if MASK in info else {}
-    return _as_info(info[row]) if info is not None else {}  # an array of dicts, before Gymnasium 1.0

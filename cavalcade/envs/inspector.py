@@ -30,40 +30,40 @@ class Inspector:
     def due(self) -> bool:
         """Asked once in every step: whether it is to be inspected."""
         self._wait -= 1
-        return self._wait < 0
+        return self._wait <= 0
 
     def wait(self, episodes: int) -> None:
         """After an inspection; `episodes` is what every environment has finished."""
         self._inspected += 1
-        self._wait = 0 if episodes < FIRST_EPISODES and self._inspected < FIRST_STEPS else EVERY
+        self._wait = 1 if episodes < FIRST_EPISODES and self._inspected < FIRST_STEPS else EVERY
 
     def check_reset(self, result: Any, row: int, episode: int) -> None:
         """What a single environment began its episode with."""
         if type(result) is not tuple or len(result) != 2 or type(result[1]) is not dict:
             protocol.check_reset(result, self._environment, self._place(row))
         if episode <= FIRST_EPISODES or episode % EVERY == 0:
-            self.require(misfit._replace(row=row) for misfit in self._fitting.of_rows([result[0]]))
+            self.check_rows([result[0]], [row])
 
     def check_steps(self, results: Sequence[Any]) -> None:
         """What single environments returned, one result each."""
         for row, result in enumerate(results):
             protocol.check_step(result, self._environment, self._place(row))
-        self.check_rows([result[0] for result in results])
+        self.check_rows([result[0] for result in results], range(len(results)))
 
-    def check_rows(self, observations: Sequence[Any], rows: Sequence[int] | None = None) -> None:
-        """Observations of single environments; `rows`: which, if not all."""
-        for misfit in self._fitting.of_rows(observations):
-            self.require([misfit if rows is None else misfit._replace(row=rows[misfit.row])])
+    def check_rows(self, observations: Sequence[Any], rows: Sequence[int]) -> None:
+        """Observations of these single environments."""
+        if rows:
+            self._require(self._fitting.of_rows(observations), rows)
 
-    def check_batch(self, batch: Any, count: int) -> None:
-        """The observations of a vector environment."""
-        self.require(self._fitting.of_batch(batch, count))
+    def check_batch(self, batch: Any, rows: Sequence[int]) -> None:
+        """Observations of these environments of a vector environment."""
+        self._require(self._fitting.of_batch(batch, len(rows)), rows)
 
-    def require(self, misfits: Iterable[Misfit]) -> None:
+    def _require(self, misfits: Iterable[Misfit], rows: Sequence[int]) -> None:
         for misfit in misfits:
             if misfit.harmless and misfit.field in self.remarks:
                 continue
-            sentence = misfit.sentence(self._environment, self._place(misfit.row))
+            sentence = misfit.sentence(self._environment, self._place(rows[misfit.row]))
             if not misfit.harmless:
                 raise UserError(sentence)
             self.remarks[misfit.field] = sentence

@@ -137,7 +137,7 @@ class EnvironmentLoop:
         try:
             return self._encoder.stack(rows, infos)
         except MISTAKES:
-            self._inspector.check_rows(rows)
+            self._inspector.check_rows(rows, range(len(rows)))
             raise
 
     def _begin(self, index: int, episode: int | None = None) -> tuple[Any, dict]:
