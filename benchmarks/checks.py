@@ -109,7 +109,7 @@ def measured(workload: str, folder: Path, off: bool) -> float:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("workloads", nargs="*", choices=[*WORKLOADS, []], default=list(WORKLOADS))
+    parser.add_argument("workloads", nargs="*", help=f"some of {', '.join(WORKLOADS)}; else all")
     parser.add_argument("--before", type=Path, help="another checkout, with its compiled core")
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--child", choices=WORKLOADS, help=argparse.SUPPRESS)
@@ -121,7 +121,7 @@ def main() -> None:
         print(WORKLOADS[given.child]())
         return
     other = (given.before.resolve(), False) if given.before else (HERE, True)
-    for workload in given.workloads:
+    for workload in given.workloads or WORKLOADS:
         ratios = []
         for pair in range(given.pairs):
             sides = [(HERE, False), other]

@@ -94,7 +94,7 @@ class VectorAdapter:
         except Exception as error:
             self._explain(error, "resetting")
             raise
-        protocol.check_reset(result, self._name, self._place(0))
+        protocol.check_reset(result, self._name, self._place, 0)
         if "seed" in how:  # else only some of its rows mean anything
             self._inspect(result[0])
         return result

@@ -4,16 +4,15 @@ This costs more than the guard in `sentinel.py`, which looks at every step. So e
 episodes of each environment, when a mistake is most likely to show, and later one of many.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import gymnasium as gym
 
 from cavalcade.envs import protocol
 from cavalcade.envs.fitting import Fitting, Misfit
+from cavalcade.envs.protocol import Place
 from cavalcade.errors import UserError
-
-Place = Callable[[int], str]  # row -> "environment 3, episode 5, step 17"
 
 FIRST_EPISODES = 2  # of every environment, in which every step is inspected
 FIRST_STEPS = 1_000  # after which that ends where episodes are long
@@ -39,15 +38,14 @@ class Inspector:
 
     def check_reset(self, result: Any, row: int, episode: int) -> None:
         """What a single environment began its episode with."""
-        if type(result) is not tuple or len(result) != 2 or type(result[1]) is not dict:
-            protocol.check_reset(result, self._environment, self._place(row))
+        protocol.check_reset(result, self._environment, self._place, row)
         if episode <= FIRST_EPISODES or episode % EVERY == 0:
             self.check_rows([result[0]], [row])
 
     def check_steps(self, results: Sequence[Any]) -> None:
         """What single environments returned, one result each."""
         for row, result in enumerate(results):
-            protocol.check_step(result, self._environment, self._place(row))
+            protocol.check_step(result, self._environment, self._place, row)
         self.check_rows([result[0] for result in results], range(len(results)))
 
     def check_rows(self, observations: Sequence[Any], rows: Sequence[int]) -> None:

@@ -1,40 +1,44 @@
 """What Gymnasium asks of `reset` and `step`, and a sentence for what an environment does instead."""
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
 
 from cavalcade.errors import UserError
 
+Place = Callable[[int], str]  # row -> "environment 3, episode 5, step 17"
+
 STEP = "(observation, reward, terminated, truncated, info)"
 RESET = "(observation, info)"
+NUMBERS, FLAGS = (float, int, np.float64, np.float32), (bool, np.bool_)  # what most environments give
 ASKED = {"5": f"step() to return {STEP}", "2": f"reset() to return {RESET}"}
 
 
-def check_reset(result: Any, environment: str, place: str) -> None:
-    if isinstance(result, tuple) and len(result) == 2 and isinstance(result[1], dict):
+def check_reset(result: Any, environment: str, place: Place, row: int) -> None:
+    if type(result) is tuple and len(result) == 2 and isinstance(result[1], dict):
         return
-    raise UserError(f"The reset() of '{environment}' returned {_described(result)} in {place}; return {RESET}.")
+    raise UserError(f"The reset() of '{environment}' returned {_described(result)} in {place(row)}; return {RESET}.")
 
 
-def check_step(result: Any, environment: str, place: str) -> None:
+def check_step(result: Any, environment: str, place: Place, row: int) -> None:
     """One result of a single environment: five values, of which the reward is a number and two are yes or no."""
     if not isinstance(result, tuple) or len(result) != 5:
         old = "; old Gym's `done` is two now" if isinstance(result, tuple) and len(result) == 4 else ""
-        raise UserError(f"The step() of '{environment}' returned {_described(result)} in {place}; return {STEP}{old}.")
+        raise UserError(
+            f"The step() of '{environment}' returned {_described(result)} in {place(row)}; return {STEP}{old}."
+        )
     _, reward, terminated, truncated, info = result
-    if not _is_number(reward):
-        raise UserError(f"The environment '{environment}' gave the reward {reward!r} in {place}; give one number.")
-    for name, value in (("terminated", terminated), ("truncated", truncated)):
-        check_flag(name, value, environment, place)
+    if type(reward) not in NUMBERS and not _is_number(reward):
+        raise UserError(f"The environment '{environment}' gave the reward {reward!r} in {place(row)}; give one number.")
+    for name, flag in (("terminated", terminated), ("truncated", truncated)):
+        if type(flag) not in FLAGS and (np.ndim(flag) or flag not in (0, 1)):
+            raise UserError(
+                f"The environment '{environment}' gave {name}={flag!r} in {place(row)}; give True or False."
+            )
     if not isinstance(info, dict):
-        raise UserError(f"The environment '{environment}' gave the info {info!r} in {place}; give a dict.")
-
-
-def check_flag(name: str, value: Any, environment: str, place: str) -> None:
-    if np.ndim(value) or not (isinstance(value, (bool, np.bool_)) or value in (0, 1)):
-        raise UserError(f"The environment '{environment}' gave {name}={value!r} in {place}; give True or False.")
+        raise UserError(f"The environment '{environment}' gave the info {info!r} in {place(row)}; give a dict.")
 
 
 def check_vector_step(result: Any, count: int, environment: str, place: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.envs.fitting import Misfit
-from cavalcade.envs.inspector import Place
+from cavalcade.envs.protocol import Place
 from cavalcade.errors import UserError
 from cavalcade.specs import MASK, EnvSpec, Leaf
 
