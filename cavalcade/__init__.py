@@ -13,6 +13,7 @@ _HOMES = {
     "resume": "cavalcade.training",
     "evaluate": "cavalcade.trained",
     "load_policy": "cavalcade.trained",
+    "check": "cavalcade.checking",
     "Run": "cavalcade.runs",
     "UserError": "cavalcade.errors",
 }

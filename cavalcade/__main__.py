@@ -1,9 +1,10 @@
-"""The command line: cavalcade train | resume | evaluate | play | plot | table | graph | systems."""
+"""The command line: cavalcade train | resume | evaluate | play | plot | check | table | graph | systems."""
 
 import dataclasses
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,7 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
   cavalcade evaluate RUN [--episodes K] [--seed S] [--json]
   cavalcade play RUN [--out FILE.mp4] [--seed S]
   cavalcade plot RUN... [--out FILE.png] [--by step|time]
+  cavalcade check ENV [--steps N] [--option NAME=VALUE] [--json]      what is wrong with an environment
   cavalcade table RUN [--item N]                what the run's table held at its last checkpoint
   cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
   cavalcade systems [--matrix]                  what can be trained, with papers; what runs under which row
@@ -38,8 +40,9 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError(
                 f"There is no command '{name}'; choose one of {', '.join(COMMANDS)}.{nearest(name, COMMANDS)}"
             )
-        COMMANDS[name](rest)
+        code = COMMANDS[name](rest)
         sys.stdout.flush()
+        return code or 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -168,6 +171,27 @@ def plot(arguments: list[str]) -> None:
     print(f"drawn in {given.out}")
 
 
+def check(arguments: list[str]) -> int:
+    @dataclasses.dataclass(frozen=True)
+    class Check:
+        steps: int = 1_000  # with random legal actions
+        seed: int = 0
+        json: bool = False  # a list of JSON objects instead of lines
+
+    options, rest = environment_options(arguments)
+    [environment], rest = positionals(rest, 1, "check ENV [--steps N] [--option NAME=VALUE] [--json]")
+    given = parse(Check, rest, "check ENV")
+    from cavalcade.checking import check as examine
+
+    findings = examine(environment, options=options, steps=given.steps, seed=given.seed)
+    if given.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
+    else:
+        for found in findings:
+            print(f"{found.level:<8} {found.about:<13} {found.sentence}")
+    return int(any(finding.level == "error" for finding in findings))
+
+
 def look_into_table(arguments: list[str]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Look:
@@ -222,12 +246,13 @@ def list_systems(arguments: list[str]) -> None:
         print(f"{name:<12} {system.algorithm} under {system.architecture}: {system.about}\n{'':<12} {system.paper}")
 
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "train": train,
     "resume": resume,
     "evaluate": evaluate,
     "play": play,
     "plot": plot,
+    "check": check,
     "table": look_into_table,
     "graph": graph,
     "systems": list_systems,

@@ -1,7 +1,10 @@
 """Errors a user can act on: one sentence that says what is wrong and what to change."""
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 
@@ -9,8 +12,25 @@ class UserError(Exception):
     """Bad input, a bad file or a bad environment. The command line prints it without a traceback."""
 
 
+class BadEnvironment(UserError):
+    """An environment does what it must not do: `cavalcade check` lists it, and ends otherwise at other errors."""
+
+
 class Stopped(RuntimeError):
     """What was waited for was stopped: the program ends, and so does whoever waited."""
+
+
+def users_line(error: BaseException) -> str:
+    """'file.py:12' of the innermost line that is neither installed nor Python's own, if there is one."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith("<") and not _installed(Path(frame.filename))]
+    return "".join(f"{frame.filename}:{frame.lineno}" for frame in (own or frames)[-1:])
+
+
+def _installed(file: Path) -> bool:
+    paths = sysconfig.get_paths()
+    roots = [Path(paths[name]) for name in ("stdlib", "purelib", "platlib")] + [Path(__file__).parent]
+    return any(root in file.parents for root in roots)
 
 
 def nearest(word: str, options: Iterable[str]) -> str:

@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment
 
 MASK = "action_mask"  # key under which an observation tree carries the legal actions
 
@@ -109,9 +109,11 @@ def action_spec(space: gym.Space) -> Leaf:
     if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)):
         leaf = _leaf(space, "action")
         if leaf.kind == "box" and not np.issubdtype(leaf.dtype, np.floating):
-            raise UserError(f"The action space {space} has integers in a Box; use Discrete or MultiDiscrete.")
+            raise BadEnvironment(f"The action space {space} has integers in a Box; use Discrete or MultiDiscrete.")
         return leaf
-    raise UserError(f"The action space {type(space).__name__} is not supported; use Discrete, MultiDiscrete or Box.")
+    raise BadEnvironment(
+        f"The action space {type(space).__name__} is not supported; use Discrete, MultiDiscrete or Box."
+    )
 
 
 def _leaf(space: gym.Space, path: str) -> Leaf:
@@ -133,7 +135,7 @@ def _leaf(space: gym.Space, path: str) -> Leaf:
         )
     if isinstance(space, gym.spaces.MultiBinary):
         return Leaf("multi_binary", tuple(space.shape), "int8", (2,) * int(np.prod(space.shape)))
-    raise UserError(
+    raise BadEnvironment(
         f"The {path} space {type(space).__name__} is not supported; "
         "use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."
     )

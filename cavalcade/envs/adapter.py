@@ -21,7 +21,7 @@ from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.sentinel import Sentinel
 from cavalcade.envs.tally import Tally
 from cavalcade.envs.vector import Episode, Step, stream_seed
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.specs import MASK
 
 FINAL_KEYS = ("final_obs", "final_observation")  # since Gymnasium 1.1; before
@@ -194,7 +194,7 @@ class VectorAdapter:
     def _next_step_first(self, ended: np.ndarray) -> np.ndarray:
         first, self._resetting = self._resetting, ended
         if (first & ended).any():
-            raise UserError(
+            raise BadEnvironment(
                 f"The vector environment '{self.spec.environment}' says that it resets in the step after an "
                 "episode's end (NEXT_STEP), but ended an episode in that very step; "
                 "correct its metadata['autoreset_mode']."
@@ -206,7 +206,7 @@ class VectorAdapter:
         final_info = self.info.get("final_info")
         final = next((self.info[key] for key in FINAL_KEYS if key in self.info), None)
         if final is None:
-            raise UserError(
+            raise BadEnvironment(
                 f"The vector environment '{self.spec.environment}' resets in the step that ends an episode "
                 "(SAME_STEP) but gives no info['final_obs']; make it give the final observations there."
             )

@@ -8,7 +8,7 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from cavalcade import tree
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment
 from cavalcade.specs import MASK
 
 
@@ -22,7 +22,7 @@ def autoreset_mode(env: VectorEnv, name: str) -> AutoresetMode:
         return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
     except ValueError:
         known = ", ".join(f"AutoresetMode.{known.name}" for known in AutoresetMode)
-        raise UserError(
+        raise BadEnvironment(
             f"The vector environment '{name}' has the autoreset mode {mode!r} in its metadata; "
             f"set metadata['autoreset_mode'] to one of {known}."
         ) from None

@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment
 from cavalcade.specs import MASK, EnvSpec, Leaf, action_spec, observation_spec
 
 Builder = Callable[[Any], tree.Tree]
@@ -40,7 +40,7 @@ class Encoder:
         self._choices = action_leaf.logits
         if own_mask or self._info_mask:
             if action_leaf.kind == "box":
-                raise UserError(
+                raise BadEnvironment(
                     f"The environment '{name}' has a '{MASK}' but Box actions, which cannot be masked; "
                     f"rename '{MASK}' or use Discrete or MultiDiscrete actions."
                 )
@@ -87,13 +87,13 @@ class Encoder:
         parts = mask if isinstance(mask, (tuple, list)) else (mask,)
         flat = np.concatenate([np.ravel(part) for part in parts])
         if len(flat) != self._choices:
-            raise UserError(
+            raise BadEnvironment(
                 f"The '{MASK}' of '{self.spec.environment}' has {len(flat)} entries for {self._choices} "
                 f"choices in {self._place(row)}; give one entry for each choice."
             )
         strange = [value for value in flat.tolist() if value not in (0, 1)]
         if strange:  # a mask of logits would be read the wrong way round
-            raise UserError(
+            raise BadEnvironment(
                 f"The '{MASK}' of '{self.spec.environment}' holds {strange[0]!r} in {self._place(row)}; "
                 "give 1 for what is legal and 0 for what is not."
             )

@@ -12,7 +12,7 @@ import gymnasium as gym
 from cavalcade.envs import protocol
 from cavalcade.envs.fitting import Fitting, Misfit
 from cavalcade.envs.protocol import Place
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment
 
 FIRST_EPISODES = 2  # of every environment, in which every step is inspected
 FIRST_STEPS = 1_000  # after which that ends where episodes are long
@@ -63,5 +63,5 @@ class Inspector:
                 continue
             sentence = misfit.sentence(self._environment, self._place(rows[misfit.row]))
             if not misfit.harmless:
-                raise UserError(sentence)
+                raise BadEnvironment(sentence)
             self.remarks[misfit.field] = sentence

@@ -21,7 +21,7 @@ from cavalcade.envs.protocol import explain
 from cavalcade.envs.sentinel import Sentinel
 from cavalcade.envs.tally import Tally
 from cavalcade.envs.vector import Episode, Step, stream_seed
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.specs import MASK, Leaf
 
 MISTAKES = (ArithmeticError, LookupError, TypeError, ValueError)  # what arrays make of observations that do not fit
@@ -41,7 +41,7 @@ class EnvironmentLoop:
         head = envs[0]
         for env in envs[1:]:
             if env.observation_space != head.observation_space or env.action_space != head.action_space:
-                raise UserError(f"The copies of '{name}' have different spaces; make them all the same.")
+                raise BadEnvironment(f"The copies of '{name}' have different spaces; make them all the same.")
         self._decoder = ActionDecoder(head.action_space)
         self._inspector = Inspector(name, head.observation_space, self._place)
         self._episode = [-1] * self.count

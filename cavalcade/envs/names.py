@@ -12,7 +12,7 @@ from typing import Any
 
 import gymnasium as gym
 
-from cavalcade.errors import UserError, nearest
+from cavalcade.errors import UserError, nearest, users_line
 
 FAMILIES = (  # ids, the module that registers them, the package that has it if it is called otherwise
     (r"MiniGrid-|BabyAI-", "minigrid", ""),
@@ -67,6 +67,11 @@ def _imported(module: str, name: str) -> Any:
     except ImportError as error:
         raise UserError(
             f"The module '{module}' of '{name}' cannot be imported ({error}); install it or correct the name."
+        ) from error
+    except Exception as error:
+        raise UserError(
+            f"The module '{module}' of '{name}' fails when it is imported: {type(error).__name__}: {error} "
+            f"({users_line(error)})."
         ) from error
 
 

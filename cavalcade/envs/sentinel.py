@@ -12,7 +12,7 @@ import numpy as np
 from cavalcade import tree
 from cavalcade.envs.fitting import Misfit
 from cavalcade.envs.protocol import Place
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment
 from cavalcade.specs import MASK, EnvSpec, Leaf
 
 
@@ -31,7 +31,7 @@ class Sentinel:
                 array = array[key]
             if array.shape != shape:
                 misfit = Misfit(0, "/".join(keys), f"an array of shape {array.shape[1:]}", f"the shape {shape[1:]}")
-                raise UserError(misfit.sentence(self._name, self._place(0)))
+                raise BadEnvironment(misfit.sentence(self._name, self._place(0)))
             # A sum of squares is one call without a temporary array. It may overflow where every value is finite, so
             # it only decides whether the exact question is asked.
             if is_float and not isfinite(np.vdot(array, array)):
@@ -40,7 +40,7 @@ class Sentinel:
     def check_reward(self, reward: np.ndarray) -> None:
         if not isfinite(np.vdot(reward, reward)):
             for row in np.flatnonzero(~np.isfinite(reward)).tolist():
-                raise UserError(
+                raise BadEnvironment(
                     f"The environment '{self._name}' gave the reward {reward[row]} in {self._place(row)}; "
                     "make it give finite rewards."
                 )
@@ -56,7 +56,7 @@ class Sentinel:
         if not stuck.any():
             return
         for row in np.flatnonzero(stuck if terminated is None else stuck & ~terminated).tolist():
-            raise UserError(
+            raise BadEnvironment(
                 f"The environment '{self._name}' gave no legal action in its '{MASK}' in {self._place(row)}; "
                 "allow at least one action in every state where the episode goes on."
             )
@@ -67,7 +67,7 @@ class Sentinel:
         for row in np.flatnonzero(~finite.all(axis=1)).tolist():
             value = array[row].reshape(-1)[~finite[row]][0]
             part = f"'{name}' of the observation" if name else "the observation"
-            raise UserError(
+            raise BadEnvironment(
                 f"The environment '{self._name}' gave {value} in {part} in {self._place(row)}; "
                 "make it give finite observations."
             )
