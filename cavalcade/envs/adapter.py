@@ -17,9 +17,10 @@ from cavalcade import tree
 from cavalcade.envs import protocol
 from cavalcade.envs.batches import as_info, autoreset_mode, mask_of_row, replaced, take
 from cavalcade.envs.encoding import ActionDecoder, Encoder
+from cavalcade.envs.fitting import MISTAKES
 from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.sentinel import Sentinel
-from cavalcade.envs.tally import Tally
+from cavalcade.envs.tally import METRICS, Tally
 from cavalcade.envs.vector import Episode, Step, stream_seed
 from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.specs import MASK
@@ -55,6 +56,7 @@ class VectorAdapter:
         self._length = np.zeros(self.count, np.int64)
         self._total = np.zeros(self.count, np.float64)
         self._resetting = np.zeros(self.count, bool)  # NEXT_STEP: these ignore the coming action
+        self._inspected = False  # whether the last step was
 
         space = env.single_observation_space
         self._inspector = Inspector(name, space, self._place)
@@ -63,7 +65,7 @@ class VectorAdapter:
         self._encoder = Encoder(name, space, env.single_action_space, masked, self._place, reuses_buffers)
         self.spec = self._encoder.spec
         self._sentinel = Sentinel(self.spec, self.count, self._place)
-        self._observation = self._encoder.batch(raw, self.info)
+        self._observation = self._encode(raw)
         self._check_first(self._observation)
         self._unused_reset = True
 
@@ -83,7 +85,7 @@ class VectorAdapter:
             self._episode += 1
             self._length[:], self._total[:], self._resetting[:] = 0, 0.0, False
             raw, self.info = self._reset(seed=self._reset_seed())
-            self._observation = self._encoder.batch(raw, self.info)
+            self._observation = self._encode(raw)
             self._check_first(self._observation)
         self._unused_reset = False
         return self._observation
@@ -108,11 +110,18 @@ class VectorAdapter:
             self._explain(error, "stepping")
             raise
         self._inspected = self._inspector.due()
-        if self._inspected or len(result) != 5:
+        if self._inspected or type(result) is not tuple or len(result) != 5:
             protocol.check_vector_step(result, self.count, self._name, self._place(0))
             self._inspect(result[0])
             self._inspector.wait(int(self._episode.min()))
         return result
+
+    def _encode(self, batch: Any) -> tree.Tree:
+        try:
+            return self._encoder.batch(batch, self.info)
+        except MISTAKES:
+            self._inspect(batch)  # says what is wrong with it
+            raise
 
     def _inspect_rows(self) -> None:
         """Gymnasium's SyncVectorEnv casts observations to their space, and keeps what they were."""
@@ -127,7 +136,7 @@ class VectorAdapter:
 
     def _explain(self, error: Exception, doing: str) -> None:
         """Where Gymnasium fails to cast observations, what they were says more than its error."""
-        if isinstance(error, (TypeError, ValueError)):
+        if isinstance(error, MISTAKES):
             self._inspect_rows()
         protocol.explain(error, doing, self._name, "one of its environments")
 
@@ -144,20 +153,20 @@ class VectorAdapter:
         small_reward = reward.astype(np.float32)
         self._sentinel.check_reward(small_reward)
 
-        current = self._encoder.batch(raw, self.info)
-        next_observation = current
-        if self._mode is AutoresetMode.SAME_STEP and ended.any():
+        any_ended = bool(ended.any())
+        current = next_observation = self._encode(raw)
+        if self._mode is AutoresetMode.SAME_STEP and any_ended:
             next_observation = self._with_final_rows(current, ended)
         self._sentinel.check_observation(next_observation)
         self._sentinel.check_mask(next_observation, terminated)
-        if self.info:
+        if any_ended or METRICS in self.info:
             self._count_metrics(valid, ended)
 
-        episodes = self._finish(ended) if ended.any() else []
+        episodes = self._finish(ended) if any_ended else []
         first = ended
         if self._mode is AutoresetMode.NEXT_STEP:
             first = self._next_step_first(ended)
-        elif self._mode is AutoresetMode.DISABLED and ended.any():
+        elif self._mode is AutoresetMode.DISABLED and any_ended:
             current = self._reset_rows(next_observation, ended)
         if current is not next_observation:
             self._check_first(current)

@@ -13,6 +13,7 @@ import numpy as np
 
 from cavalcade.specs import MASK, Leaf, observation_spec
 
+MISTAKES = (ArithmeticError, LookupError, TypeError, ValueError)  # what arrays raise for observations that do not fit
 SLACK = 1e-3  # of the range of a Box of floats: what exceeds it by less is rounding
 
 

@@ -16,6 +16,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.envs.encoding import ActionDecoder, Encoder
+from cavalcade.envs.fitting import MISTAKES
 from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.protocol import explain
 from cavalcade.envs.sentinel import Sentinel
@@ -23,8 +24,6 @@ from cavalcade.envs.tally import Tally
 from cavalcade.envs.vector import Episode, Step, stream_seed
 from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.specs import MASK, Leaf
-
-MISTAKES = (ArithmeticError, LookupError, TypeError, ValueError)  # what arrays make of observations that do not fit
 
 
 class EnvironmentLoop:

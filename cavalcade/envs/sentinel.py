@@ -52,7 +52,7 @@ class Sentinel:
         if not self._masked:
             return
         mask = observation[MASK]
-        stuck = (np.add.reduceat(mask, self._choices, axis=1) == 0).any(axis=1)
+        stuck = ~np.maximum.reduceat(mask, self._choices, axis=1).all(axis=1)
         if not stuck.any():
             return
         for row in np.flatnonzero(stuck if terminated is None else stuck & ~terminated).tolist():
