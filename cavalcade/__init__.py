@@ -25,6 +25,7 @@ _HOMES = {
     "play": "cavalcade.trained",
     "load_policy": "cavalcade.trained",
     "Greedy": "cavalcade.greedy",
+    "check": "cavalcade.checking",
     "Run": "cavalcade.runs",
     "UserError": "cavalcade.errors",
 }

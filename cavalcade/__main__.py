@@ -1,10 +1,11 @@
-"""The command line: cavalcade train | resume | evaluate | play | plot | table | graph | systems."""
+"""The command line: cavalcade train | resume | evaluate | play | plot | check | table | graph | systems."""
 
 import dataclasses
 import itertools
 import json
 import os
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,7 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
   cavalcade evaluate RUN [--episodes K] [--seed S] [--sampled] [--environment ENV] [--json]
   cavalcade play RUN [--out FILE.mp4] [--seed S] [--sampled] [--environment ENV]
   cavalcade plot RUN... [--out FILE.png] [--by step|time] [--metric NAME] [--label A B ...]
+  cavalcade check ENV [--steps N] [--option NAME=VALUE] [--json]      what is wrong with an environment
   cavalcade table RUN [--item N]                what the run's table held at its last checkpoint
   cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
   cavalcade systems [--matrix]                  what can be trained, with papers; what runs under which row
@@ -51,8 +53,9 @@ def main(argv: list[str] | None = None) -> int:
             raise UserError(
                 f"There is no command '{name}'; choose one of {', '.join(COMMANDS)}.{nearest(name, COMMANDS)}"
             )
-        COMMANDS[name](rest)
+        code = COMMANDS[name](rest)
         sys.stdout.flush()
+        return code or 0
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
@@ -244,6 +247,27 @@ def plot(arguments: list[str]) -> None:
     print(f"drawn in {chosen.out}")
 
 
+def check(arguments: list[str]) -> int:
+    @dataclasses.dataclass(frozen=True)
+    class Check:
+        steps: int = setting(1_000, "with random legal actions", at_least=1)
+        seed: int = setting(0, "of the episodes and the actions", at_least=0)
+        json: bool = setting(False, "a list of JSON objects instead of lines")
+
+    options, rest = environment_options(arguments)
+    [environment], rest = positionals(rest, 1, "check ENV [--steps N] [--option NAME=VALUE] [--json]")
+    chosen = parse(Check, rest, "check ENV")
+    from cavalcade.checking import check as examine
+
+    findings = examine(environment, options=options, steps=chosen.steps, seed=chosen.seed)
+    if chosen.json:
+        print(json.dumps([dataclasses.asdict(finding) for finding in findings]))
+    else:
+        for found in findings:
+            print(f"{found.level:<8} {found.about:<13} {found.sentence}")
+    return int(any(finding.level == "error" for finding in findings))
+
+
 def look_into_table(arguments: list[str]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Look:
@@ -298,12 +322,13 @@ def list_systems(arguments: list[str]) -> None:
         print(f"{name:<12} {system.algorithm} under {system.architecture}: {system.about}\n{'':<12} {system.paper}")
 
 
-COMMANDS = {
+COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "train": train,
     "resume": resume,
     "evaluate": evaluate,
     "play": play,
     "plot": plot,
+    "check": check,
     "table": look_into_table,
     "graph": graph,
     "systems": list_systems,

@@ -203,6 +203,7 @@ class EnvLoop:
             "episodes": episodes,
             "steps_left_out": self.adder.left_out,
             "seconds": self.watch.drain(),
+            **said(self.environments),
         }
 
     def state(self) -> dict:
@@ -214,6 +215,7 @@ class EnvLoop:
             **self.seat.state(),
             "steps": self.steps,
             "episodes": [list(episode) for episode in self.episodes],
+            "environment_metrics": self.environments.metrics.state(),
             "policy": {"vector": self.policy.vector.copy(), "statistics": self.policy.statistics},
             "version": self.policy.version,
         }
@@ -227,6 +229,7 @@ class EnvLoop:
         self.seat.restore(state)
         self.seat.version = state["version"]
         self.environments.restore(state["environments"])
+        self.environments.metrics.restore(state["environment_metrics"])
         if self.environments.resume == "replayed":
             self.obs, self.first = state["obs"], np.copy(state["first"])
             return "environments replayed, the run goes on exactly"
@@ -237,6 +240,12 @@ class EnvLoop:
 
     def close(self) -> None:
         self.environments.close()
+
+
+def said(environments: Environments) -> dict:
+    """For a report, if there is any: what environments put into their infos since the last one, and remarks on them."""
+    told = {"environment_metrics": environments.metrics.drain(), "remarks": dict(environments.remarks)}
+    return {name: value for name, value in told.items() if value}
 
 
 def actor_rng(seed: int, actor: int, incarnation: int) -> np.random.Generator:

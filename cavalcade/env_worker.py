@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.acting import actor_rng
+from cavalcade.acting import actor_rng, said
 from cavalcade.algorithm import Algorithm, Clock
 from cavalcade.envs.vector import Environments, Step
 from cavalcade.exchange import Client
@@ -122,7 +122,14 @@ class EnvWorker:
     def report(self) -> dict:
         """What found no room is counted by the central actor."""
         episodes, self.episodes = self.episodes, []
-        return {"steps": self.steps, "episodes": episodes, "steps_left_out": 0, "seconds": self.watch.drain()}
+        seconds = self.watch.drain()
+        return {
+            "steps": self.steps,
+            "episodes": episodes,
+            "steps_left_out": 0,
+            "seconds": seconds,
+            **said(self.environments),
+        }
 
     def state(self) -> dict:
         return {
@@ -135,6 +142,7 @@ class EnvWorker:
             "at": self.at,
             "steps": self.steps,
             "episodes": [list(episode) for episode in self.episodes],
+            "environment_metrics": self.environments.metrics.state(),
         }
 
     def restore(self, state: dict) -> str:
@@ -144,6 +152,7 @@ class EnvWorker:
         self.paused = (state["paused"]["obs"], state["paused"]["first"]) if state["paused"] else None
         self.episodes = [(total, length) for total, length in state["episodes"]]
         self.environments.restore(state["environments"])
+        self.environments.metrics.restore(state["environment_metrics"])
         if self.environments.resume == "replayed":
             return "environments replayed, the run goes on exactly"
         self.run, self.begins, self.paused = self.run + 1, self.asked, None

@@ -9,6 +9,10 @@ class UserError(Exception):
     """Bad input, a bad file or a bad environment. The command line prints it without a traceback."""
 
 
+class BadEnvironment(UserError):
+    """An environment does what it must not do: `cavalcade check` lists it, and ends otherwise at other errors."""
+
+
 class Stopped(RuntimeError):
     """What was waited for was stopped: the program ends, and so does whoever waited."""
 

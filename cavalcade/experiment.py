@@ -29,6 +29,7 @@ from cavalcade.layers import Network
 from cavalcade.model import Model
 from cavalcade.origin import Origin
 from cavalcade.parts import Parts
+from cavalcade.policy import check_same_spaces
 from cavalcade.program import Handle, Placement, Program
 from cavalcade.row import Row
 from cavalcade.run_settings import Settings
@@ -77,7 +78,10 @@ class Experiment:
         origin: str = "",
     ) -> "Experiment":
         """Probe the environment, choose the system's settings for it, and check that all fits."""
+        envs.require_place(environment, settings.envs, settings.actors, settings.runtime)
         spec = probe(environment, options or {})
+        if settings.evaluations and envs.held(environment):
+            check_same_spaces(spec, probe(envs.again(environment), {}))  # that others like it can be made
         algorithm = algorithm_for(system, spec, overrides)
         factory = adapt(network, settings.backend) if network is not None else None
         made = cls(system, environment, settings, algorithm, spec, options or {}, factory, origin)
@@ -190,7 +194,7 @@ class Experiment:
                 parts.of_actors.policy,
                 Handle("learner"),
                 actors,
-                self.environment,
+                envs.again(self.environment),
                 self.options,
                 s.steps / s.evaluations,
                 s.evaluation_episodes,
@@ -223,7 +227,7 @@ class Experiment:
 
 
 def probe(environment: Any, options: dict) -> EnvSpec:
-    pool = envs.make(environment, 1, 0, **options)
+    pool = envs.make(environment, envs.held(environment) or 1, 0, **options)
     try:
         return pool.spec
     finally:

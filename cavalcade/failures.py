@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment, UserError
 
 TRIES = 3  # failures of a process in a row, at the same moment and line, with an episode between them at most
 ANYWHERE = 6  # or at any place, as long as nobody has finished an episode
@@ -42,7 +42,7 @@ class Mishap:
         return self.cause + _at(self.file, self.line)
 
 
-class EnvironmentFailed(UserError):
+class EnvironmentFailed(BadEnvironment):
     """A user's environment raised an exception."""
 
     def __init__(self, mishap: Mishap, who: str = "", often: str = ""):

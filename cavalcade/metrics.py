@@ -25,6 +25,7 @@ class Metrics:
         self.step, self.updates = 0, 0
         self.lag, self.lagged = 0.0, 0  # sum over so many updates of how many updates ago their data was made
         self.adjustments: list[dict] = []  # decisions on how many of each kind of node are active, of the whole run
+        self.remarks: dict[str, str] = {}  # on environments, by the field of the observation
         self.ledger = Ledger(places)
         self.start: dict | None = None  # what was booked until the first row, while processes waited for each other
         self.recent: Budget = {}  # of the last rows
@@ -68,6 +69,7 @@ class Metrics:
             low, median, high = np.percentile(self.window, [25, 50, 75])
             row |= {"return_median": float(median), "return_low": float(low), "return_high": float(high)}
         row["episodes"] = self.episodes
+        row |= self._of_environments(actors)
         for report in learners:
             row |= report["metrics"]
             if "policy_lag" in report:
@@ -92,6 +94,16 @@ class Metrics:
         if self.ledger.places:
             row |= {f"time_{kind}_{role}": x for kind, spent in self.recent.items() for role, x in spent.shares.items()}
         return row
+
+    def _of_environments(self, actors: list[dict]) -> dict[str, float]:
+        """Means of the numbers that environments put into their infos, over all of them."""
+        sums: dict[str, tuple[float, int]] = {}
+        for report in actors:
+            self.remarks = {**report.get("remarks", {}), **self.remarks}  # each is said once
+            for name, (total, count) in report.get("environment_metrics", {}).items():
+                before = sums.get(name, (0.0, 0))
+                sums[name] = (before[0] + total, before[1] + count)
+        return {f"env/{name}": total / count for name, (total, count) in sums.items()}
 
     def budget(self) -> Budget:
         """Of this sitting, without its start if more has come since."""

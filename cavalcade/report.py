@@ -37,6 +37,7 @@ def make(run: Run, metrics: Metrics, bottleneck: Bottleneck | None, best: float 
         "budget": {kind: _row(budget, kind) for budget in [metrics.budget()] for kind in budget},
         "bottleneck": found,
         "adjustments": metrics.adjustments,
+        "remarks": list(metrics.remarks.values()),
         "faults": faults(run),
         "warnings": _warnings(run, metrics),
     }
@@ -88,6 +89,7 @@ def lines(report: dict[str, Any], styled: bool) -> list[str]:
     if made := report["adjustments"]:
         kept = sum(one["kept"] for one in made)
         shown.append(f"adjustments: {len(made)}, of which {kept} kept; the last: {made[-1]['sentence']}")
+    shown += [f"warning: {remark}" for remark in report["remarks"]]
     found = report["faults"]
     if found:
         shown.append(f"faults: {len(found)}")

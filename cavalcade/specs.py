@@ -13,7 +13,7 @@ import gymnasium as gym
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment
 
 MASK = "action_mask"  # key under which an observation tree carries the legal actions
 
@@ -43,6 +43,7 @@ class EnvSpec:
     observation: tree.Tree  # of Leaf; holds MASK when the environment says which actions are legal
     action: Leaf
     frames: int = 1  # of which an observation is a stack, on its first axis, oldest first: each is stored once
+    frame_skip: int = 1  # frames that an emulator plays in each of the agent's steps
 
     @property
     def masked(self) -> bool:
@@ -67,6 +68,8 @@ class EnvSpec:
             "environment": self.environment,
             "observation": encode(self.observation),
             "action": encode(self.action),
+            "frames": self.frames,
+            "frame_skip": self.frame_skip,
         }
 
     @classmethod
@@ -79,7 +82,8 @@ class EnvSpec:
                 return Leaf(**fields)
             return {key: decode(child) for key, child in node["dict"].items()}
 
-        return cls(data["environment"], decode(data["observation"]), decode(data["action"]))
+        counts = {name: data.get(name, 1) for name in ("frames", "frame_skip")}  # older files have none
+        return cls(data["environment"], decode(data["observation"]), decode(data["action"]), **counts)
 
 
 def _json_floats(value: Any) -> Any:
@@ -105,9 +109,11 @@ def action_spec(space: gym.Space) -> Leaf:
     if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)):
         leaf = _leaf(space, "action")
         if leaf.kind == "box" and not np.issubdtype(leaf.dtype, np.floating):
-            raise UserError(f"The action space {space} has integers in a Box; use Discrete or MultiDiscrete.")
+            raise BadEnvironment(f"The action space {space} has integers in a Box; use Discrete or MultiDiscrete.")
         return leaf
-    raise UserError(f"The action space {type(space).__name__} is not supported; use Discrete, MultiDiscrete or Box.")
+    raise BadEnvironment(
+        f"The action space {type(space).__name__} is not supported; use Discrete, MultiDiscrete or Box."
+    )
 
 
 def action_space(leaf: Leaf) -> gym.Space:
@@ -143,7 +149,7 @@ def _leaf(space: gym.Space, path: str) -> Leaf:
         )
     if isinstance(space, gym.spaces.MultiBinary):
         return Leaf("multi_binary", tuple(space.shape), "int8", (2,) * int(np.prod(space.shape)))
-    raise UserError(
+    raise BadEnvironment(
         f"The {path} space {type(space).__name__} is not supported; "
         "use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."
     )

@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cavalcade import report
+from cavalcade import envs, report
 from cavalcade.budget import Bottleneck, Budget, bottleneck, cores_here
 from cavalcade.config import described
 from cavalcade.display import Display
@@ -47,6 +47,8 @@ def train(
     `settings` are all of them in one object (`cavalcade.settings`), and keywords change some of it. `from_run`: the run
     folder whose policy it begins from. `display`: True draws a panel, False prints nothing."""
     values = {**(settings_of(system, settings) if settings is not None else {}), **overrides}
+    if (count := envs.held(environment)) is not None:
+        values.setdefault("envs", count)
     ours = {name: values.pop(name) for name in described(Settings) if name in values}
     origin = "" if from_run is None else str(Path(from_run).resolve())
     experiment = Experiment.create(system, environment, Settings(**ours), values, options, network, origin)
@@ -238,8 +240,11 @@ class Session:
 
     def _record(self) -> None:
         self._note_faults()
+        known = set(self.metrics.remarks)
         row = self.metrics.row(self.runtime.reports())
         self.recorder.write(row)
+        for remark in (text for field, text in self.metrics.remarks.items() if field not in known):
+            self.display.note(f"warning: {remark}")
         for sentence in row.get("adjusted", ()):
             self.display.note(f"step {row['step']:,}: {sentence}")
         self.display.update(row, self._bottleneck(self.metrics.recent))

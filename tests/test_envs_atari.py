@@ -31,6 +31,7 @@ def test_shapes_and_streams():
     leaf = first.spec.observation
     assert (leaf.shape, leaf.dtype, first.spec.action.counts) == ((4, 84, 84), "uint8", (4,))
     assert first.resume == "restarted" and first.spec.environment == "ALE/Breakout-v5"
+    assert (first.spec.frames, first.spec.frame_skip) == (4, 4)
     assert "autoreset_mode" not in VectorEnv.metadata
     differs = False
     for (_, one), (_, same), (_, another) in zip(play(first, 40), play(second, 40), play(other, 40)):

@@ -63,6 +63,7 @@ def test_async_vector_environment_and_reused_buffers():
     for mode in AutoresetMode:
         asynchronous = AsyncVectorEnv([corridor_of_three] * 2, autoreset_mode=mode, copy=False)
         assert valid_transitions(envs.make(asynchronous, 2, seed=0), 10) == expected
+        asynchronous.close()  # whoever made it closes it
 
 
 def corridor_of_three():

@@ -14,10 +14,15 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from cavalcade import tree
+from cavalcade.envs import protocol
+from cavalcade.envs.batches import as_info, autoreset_mode, mask_of_row, replaced, take
 from cavalcade.envs.encoding import ActionDecoder, Encoder
+from cavalcade.envs.fitting import MISTAKES
+from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.sentinel import Sentinel
+from cavalcade.envs.tally import METRICS, Tally
 from cavalcade.envs.vector import Episode, Step, stream_seed
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK
 
@@ -25,9 +30,18 @@ FINAL_KEYS = ("final_obs", "final_observation")  # since Gymnasium 1.1; before
 
 
 class VectorAdapter:
-    def __init__(self, env: VectorEnv, name: str, seed: int, actor: int = 0, reuses_buffers: bool = True) -> None:
-        """`reuses_buffers`: the environment may write into arrays it returned before, so they are copied."""
-        self._env, self._name = env, name
+    def __init__(
+        self,
+        env: VectorEnv,
+        name: str,
+        seed: int,
+        actor: int = 0,
+        reuses_buffers: bool = True,
+        borrowed: bool = False,
+    ) -> None:
+        """`reuses_buffers`: the environment may write into arrays it returned before, so they are copied. `borrowed`:
+        whoever made the environment closes it."""
+        self._env, self._name, self._borrowed = env, name, borrowed
         self._mode = autoreset_mode(env, name)
         self._seed = (seed, actor)
         self._resets = 0
@@ -35,6 +49,7 @@ class VectorAdapter:
         self.resume = "restarted"
         self.restarted = np.zeros(self.count, bool)
         self.info: dict = {}  # of the last reset or step
+        self.metrics = Tally()
 
         self._decoder = ActionDecoder(env.single_action_space)
         self._last_action: np.ndarray = np.zeros(self.count)
@@ -42,16 +57,22 @@ class VectorAdapter:
         self._length = np.zeros(self.count, np.int64)
         self._total = np.zeros(self.count, np.float64)
         self._resetting = np.zeros(self.count, bool)  # NEXT_STEP: these ignore the coming action
+        self._inspected = False  # whether the last step was
 
+        space = env.single_observation_space
+        self._inspector = Inspector(name, space, self._place)
         raw, self.info = self._reset(seed=self._reset_seed())
-        self._encoder = Encoder(
-            name, env.single_observation_space, env.single_action_space, MASK in self.info, reuses_buffers
-        )
+        masked = MASK in self.info
+        self._encoder = Encoder(name, space, env.single_action_space, masked, self._place, reuses_buffers)
         self.spec = self._encoder.spec
-        self._sentinel = Sentinel(self.spec)
-        self._observation = self._encoder.checked(lambda: self._encoder.batch(raw, self.info))
+        self._sentinel = Sentinel(self.spec, self.count, self._place)
+        self._observation = self._encode(raw)
         self._check_first(self._observation)
         self._unused_reset = True
+
+    @property
+    def remarks(self) -> dict[str, str]:
+        return self._inspector.remarks
 
     def _reset_seed(self) -> int:
         """Only for whole resets: seeding costs ale-py 0.2 s for each game, because it loads the game again.
@@ -65,56 +86,93 @@ class VectorAdapter:
             self._episode += 1
             self._length[:], self._total[:], self._resetting[:] = 0, 0.0, False
             raw, self.info = self._reset(seed=self._reset_seed())
-            self._observation = self._encoder.batch(raw, self.info)
+            self._observation = self._encode(raw)
             self._check_first(self._observation)
         self._unused_reset = False
         return self._observation
 
     def _reset(self, **how: Any) -> tuple[Any, dict]:
         try:
-            return self._env.reset(**how)
-        except UserError:
-            raise
+            result = self._env.reset(**how)
         except Exception as error:
+            self._explain(error)
             raise self._failed(error, "in reset()") from error
+        protocol.check_reset(result, self._name, self._place, 0)
+        if "seed" in how:  # else only some of its rows mean anything
+            self._inspect(result[0])
+        return result
 
     def _act(self, action: np.ndarray) -> tuple:
+        """What the environment returns, looked at now and then."""
+        self._last_action = action
         try:
-            return self._env.step(action)
-        except UserError:
-            raise
+            result = self._env.step(action)
         except Exception as error:
-            raise self._failed(error, f"in step {self._length.max() + 1} of an episode") from error
+            self._explain(error)
+            raise self._failed(error, f"in step {self._length.max()} of an episode") from error
+        self._inspected = self._inspector.due()
+        if self._inspected or type(result) is not tuple or len(result) != 5:
+            protocol.check_vector_step(result, self.count, self._name, self._place(0))
+            self._inspect(result[0])
+            self._inspector.wait(int(self._episode.min()))
+        return result
+
+    def _encode(self, batch: Any) -> tree.Tree:
+        try:
+            return self._encoder.batch(batch, self.info)
+        except MISTAKES:
+            self._inspect(batch)  # says what is wrong with it
+            raise
+
+    def _inspect_rows(self) -> None:
+        """Gymnasium's SyncVectorEnv casts observations to their space, and keeps what they were."""
+        kept = getattr(self._env, "_env_obs", None)
+        if isinstance(kept, (list, tuple)) and len(kept) == self.count:
+            rows = [row for row in range(self.count) if kept[row] is not None]  # None: not reset yet
+            self._inspector.check_rows([kept[row] for row in rows], rows)
+
+    def _inspect(self, batch: Any) -> None:
+        self._inspect_rows()
+        self._inspector.check_batch(batch, range(self.count))
+
+    def _explain(self, error: Exception) -> None:
+        """Where Gymnasium fails to cast observations, what they were says more than its error."""
+        if isinstance(error, UserError):
+            raise error
+        if isinstance(error, MISTAKES):
+            self._inspect_rows()
+        protocol.explain(error, self._name, "one of its environments")
 
     def _failed(self, error: Exception, moment: str) -> EnvironmentFailed:
         return EnvironmentFailed.by(error, self._name, moment, int(self._episode.sum()))
 
     def step(self, action: np.ndarray) -> Step:
         action = self._decoder.batch(action)
+        valid = ~self._resetting
+        self._length += valid
         raw, raw_reward, raw_terminated, raw_truncated, self.info = self._act(action)
         self._unused_reset = False
-        self._last_action = action
         terminated, truncated = np.array(raw_terminated, np.bool_), np.array(raw_truncated, np.bool_)
         ended = terminated | truncated
-        valid = ~self._resetting
         reward = np.where(valid, np.asarray(raw_reward, np.float64), 0.0)
-        self._length += valid
         self._total += reward
         small_reward = reward.astype(np.float32)
-        self._sentinel.check_reward(small_reward, self._place)
+        self._sentinel.check_reward(small_reward)
 
-        current = self._encoder.batch(raw, self.info)
-        next_observation = current
-        if self._mode is AutoresetMode.SAME_STEP and ended.any():
+        any_ended = bool(ended.any())
+        current = next_observation = self._encode(raw)
+        if self._mode is AutoresetMode.SAME_STEP and any_ended:
             next_observation = self._with_final_rows(current, ended)
-        self._sentinel.check_observation(next_observation, self._place)
-        self._sentinel.check_mask(next_observation, terminated, self._place)
+        self._sentinel.check_observation(next_observation)
+        self._sentinel.check_mask(next_observation, terminated)
+        if any_ended or METRICS in self.info:
+            self._count_metrics(valid, ended)
 
-        episodes = self._finish(ended) if ended.any() else []
+        episodes = self._finish(ended) if any_ended else []
         first = ended
         if self._mode is AutoresetMode.NEXT_STEP:
             first = self._next_step_first(ended)
-        elif self._mode is AutoresetMode.DISABLED and ended.any():
+        elif self._mode is AutoresetMode.DISABLED and any_ended:
             current = self._reset_rows(next_observation, ended)
         if current is not next_observation:
             self._check_first(current)
@@ -138,10 +196,20 @@ class VectorAdapter:
         self._total[rows] = 0.0
         return episodes
 
+    def _count_metrics(self, valid: np.ndarray, ended: np.ndarray) -> None:
+        """Of rows that were reset in this step the infos are those of the reset; those of the end are beside them."""
+        over = np.flatnonzero(ended).tolist()
+        if self._mode is not AutoresetMode.SAME_STEP:
+            self.metrics.add_vector(self.info, np.flatnonzero(valid).tolist(), over)
+            return
+        self.metrics.add_vector(self.info, np.flatnonzero(~ended).tolist(), [])
+        if over:
+            self.metrics.add_vector(as_info(self.info.get("final_info")), over, over)
+
     def _next_step_first(self, ended: np.ndarray) -> np.ndarray:
         first, self._resetting = self._resetting, ended
         if (first & ended).any():
-            raise UserError(
+            raise BadEnvironment(
                 f"The vector environment '{self.spec.environment}' says that it resets in the step after an "
                 "episode's end (NEXT_STEP), but ended an episode in that very step; "
                 "correct its metadata['autoreset_mode']."
@@ -153,27 +221,33 @@ class VectorAdapter:
         final_info = self.info.get("final_info")
         final = next((self.info[key] for key in FINAL_KEYS if key in self.info), None)
         if final is None:
-            raise UserError(
+            raise BadEnvironment(
                 f"The vector environment '{self.spec.environment}' resets in the step that ends an episode "
                 "(SAME_STEP) but gives no info['final_obs']; make it give the final observations there."
             )
         rows = np.flatnonzero(ended).tolist()
         if isinstance(final, (dict, tuple)):  # batched like an observation
-            rows_of_final = tree.take(self._encoder.batch(final, _as_info(final_info)), rows)
+            rows_of_final = tree.take(self._encoder.batch(final, as_info(final_info)), rows)
         else:  # one entry for each environment, objects or an array
-            infos = [_row_of_info(final_info, row) for row in rows]
-            rows_of_final = self._encoder.stack([final[row] for row in rows], infos)
-        return _replace_rows(current, rows, rows_of_final)
+            infos = [mask_of_row(final_info, row) for row in rows]
+            finals = [final[row] for row in rows]
+            if self._inspected:
+                self._inspector.check_rows(finals, rows)
+            rows_of_final = self._encoder.stack(finals, infos)
+        return replaced(current, rows, rows_of_final)
 
     def _reset_rows(self, observation: tree.Tree, ended: np.ndarray) -> tree.Tree:
         """DISABLED: begin the next episodes where one ended; the other rows of such a reset mean nothing."""
         raw, info = self._reset(options={"reset_mask": ended.copy()})
         rows = np.flatnonzero(ended).tolist()
-        return _replace_rows(observation, rows, tree.take(self._encoder.batch(raw, info), rows))
+        if self._inspected:
+            self._inspect_rows()
+            self._inspector.check_batch(take(raw, rows), rows)
+        return replaced(observation, rows, tree.take(self._encoder.batch(raw, info), rows))
 
     def _check_first(self, observation: tree.Tree) -> None:
-        self._sentinel.check_observation(observation, self._place)
-        self._sentinel.check_mask(observation, None, self._place)
+        self._sentinel.check_observation(observation)
+        self._sentinel.check_mask(observation, None)
 
     def _place(self, row: int) -> str:
         place = f"environment {row}, episode {self._episode[row]}, step {self._length[row]}"
@@ -204,40 +278,5 @@ class VectorAdapter:
         return frame if isinstance(frame, np.ndarray) else None
 
     def close(self) -> None:
-        self._env.close()
-
-
-def autoreset_mode(env: VectorEnv, name: str) -> AutoresetMode:
-    mode = getattr(env.unwrapped, "autoreset_mode", None)
-    # `VectorEnv.metadata` is one dict for all classes without their own, and some environments write their
-    # mode into it: what it says may be another environment's.
-    if mode is None and env.metadata is not VectorEnv.metadata:
-        mode = env.metadata.get("autoreset_mode")
-    try:
-        return mode if isinstance(mode, AutoresetMode) else AutoresetMode(mode)
-    except ValueError:
-        known = ", ".join(f"AutoresetMode.{known.name}" for known in AutoresetMode)
-        raise UserError(
-            f"The vector environment '{name}' has the autoreset mode {mode!r} in its metadata; "
-            f"set metadata['autoreset_mode'] to one of {known}."
-        ) from None
-
-
-def _replace_rows(observation: tree.Tree, rows: list[int], values: tree.Tree) -> tree.Tree:
-    def replace(array: np.ndarray, new: np.ndarray) -> np.ndarray:
-        copy = array.copy()
-        copy[rows] = new
-        return copy
-
-    return tree.map(replace, observation, values)
-
-
-def _as_info(info: Any) -> dict:
-    return info if isinstance(info, dict) else {}
-
-
-def _row_of_info(info: Any, row: int) -> dict:
-    """Only the mask of one environment is ever read from its final info."""
-    if isinstance(info, dict):
-        return {MASK: info[MASK][row]} if MASK in info else {}
-    return _as_info(info[row]) if info is not None else {}  # an array of dicts, before Gymnasium 1.0
+        if not self._borrowed:
+            self._env.close()

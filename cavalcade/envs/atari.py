@@ -51,7 +51,8 @@ class AtariEnvironments(VectorAdapter):
         self._life_loss_ends = life_loss_info
         env = _vector_env(game_id, count, options)
         super().__init__(env, game_id, seed, actor, reuses_buffers=False)  # ale-py returns new arrays
-        self.spec = dataclasses.replace(self.spec, frames={**PREPROCESSING, **options}["stack_num"])
+        chosen = {**PREPROCESSING, **options}
+        self.spec = dataclasses.replace(self.spec, frames=chosen["stack_num"], frame_skip=chosen["frameskip"])
         self._lives = self.info["lives"]
 
     def reset(self) -> Tree:

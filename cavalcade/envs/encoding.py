@@ -12,7 +12,7 @@ import gymnasium as gym
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment
 from cavalcade.specs import MASK, EnvSpec, Leaf, action_spec, observation_spec
 
 Builder = Callable[[Any], tree.Tree]
@@ -22,8 +22,17 @@ class Encoder:
     """The observations of one environment as trees; `info_mask` when its infos say which actions are
     legal."""
 
-    def __init__(self, name: str, observation: gym.Space, action: gym.Space, info_mask: bool, copy: bool = True):
-        self._space = observation
+    def __init__(
+        self,
+        name: str,
+        observation: gym.Space,
+        action: gym.Space,
+        info_mask: bool,
+        place: Callable[[int], str],
+        copy: bool = True,
+    ):
+        """`place`: a row in words."""
+        self._place = place
         action_leaf = action_spec(action)
         tree_spec = observation_spec(observation)
         own_mask = isinstance(tree_spec, dict) and MASK in tree_spec
@@ -31,7 +40,7 @@ class Encoder:
         self._choices = action_leaf.logits
         if own_mask or self._info_mask:
             if action_leaf.kind == "box":
-                raise UserError(
+                raise BadEnvironment(
                     f"The environment '{name}' has a '{MASK}' but Box actions, which cannot be masked; "
                     f"rename '{MASK}' or use Discrete or MultiDiscrete actions."
                 )
@@ -58,43 +67,37 @@ class Encoder:
             return {"observation": observation, MASK: masks}
         return self._batch(batch)
 
-    def checked(self, build: Callable[[], tree.Tree]) -> tree.Tree:
-        """The first observation of all, held against the space that promised it."""
-        advice = f"do not fit its observation space {self._space}; make the two agree"
-        try:
-            built = build()
-            shapes = [(name, array.shape[1:]) for name, array in tree.named(built)]
-        except (KeyError, IndexError, TypeError, ValueError) as error:
-            raise UserError(f"The observations of '{self.spec.environment}' {advice} ({error!r}).") from error
-        for (name, leaf), (_, shape) in zip(tree.named(self.spec.observation), shapes):
-            if leaf.shape != shape:
-                part = f"'{name}' has" if name else "they have"
-                raise UserError(f"The observations of '{self.spec.environment}' {advice} ({part} the shape {shape}).")
-        return built
-
     def _stack_masks(self, masks: Sequence[Any]) -> np.ndarray:
         if all(isinstance(mask, np.ndarray) and mask.shape == (self._choices,) for mask in masks):
-            return (np.array(masks) != 0).astype(np.int8)
-        return np.stack([self._flat_mask(mask) for mask in masks])
+            whole = np.array(masks)
+            if whole.dtype.kind in "biu":
+                return (whole != 0).astype(np.int8)
+        return np.stack([self._flat_mask(mask, row) for row, mask in enumerate(masks)])
 
     def _batch_masks(self, masks: Any) -> np.ndarray:
         if isinstance(masks, tuple):  # a Tuple space: one [N, choices] array for each entry of the action
             masks = np.concatenate([np.reshape(part, (len(part), -1)) for part in masks], axis=1)
         return self._stack_masks(list(masks))
 
-    def _flat_mask(self, mask: Any) -> np.ndarray:
+    def _flat_mask(self, mask: Any, row: int) -> np.ndarray:
         """[choices] of 0 and 1. MultiDiscrete masks come as one array for each entry; none at all (some
         environments stop giving masks when an episode ends) means that nothing is legal."""
         if mask is None:
             return np.zeros(self._choices, np.int8)
         parts = mask if isinstance(mask, (tuple, list)) else (mask,)
-        flat = np.concatenate([np.ravel(part) for part in parts]) != 0
+        flat = np.concatenate([np.ravel(part) for part in parts])
         if len(flat) != self._choices:
-            raise UserError(
+            raise BadEnvironment(
                 f"The '{MASK}' of '{self.spec.environment}' has {len(flat)} entries for {self._choices} "
-                "choices; give one entry for each choice."
+                f"choices in {self._place(row)}; give one entry for each choice."
             )
-        return flat.astype(np.int8)
+        strange = [value for value in flat.tolist() if value not in (0, 1)]
+        if strange:  # a mask of logits would be read the wrong way round
+            raise BadEnvironment(
+                f"The '{MASK}' of '{self.spec.environment}' holds {strange[0]!r} in {self._place(row)}; "
+                "give 1 for what is legal and 0 for what is not."
+            )
+        return (flat != 0).astype(np.int8)
 
 
 def _stacker(space: gym.Space, masks: Builder | None = None) -> Builder:
@@ -157,3 +160,18 @@ class ActionDecoder:
         """One action for each environment: Python integers where they are discrete, else arrays."""
         batch = self.batch(action)
         return batch.tolist() if self.kind == "discrete" else list(batch)
+
+
+def random_actions(spec: EnvSpec, observation: tree.Tree, count: int, random: np.random.Generator) -> np.ndarray:
+    """[count, *action shape] drawn from all that is legal; from a normal distribution where a Box has no bounds."""
+    action = spec.action
+    if action.kind == "box":
+        low, high = (np.array(bound).reshape(-1) for bound in (action.low, action.high))
+        bounded = np.isfinite(low) & np.isfinite(high)
+        drawn = random.normal(size=(count, int(np.prod(action.shape))))
+        even = random.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0), drawn.shape)
+        return np.where(bounded, even, drawn).reshape(count, *action.shape)
+    weights = observation[MASK] if spec.masked else np.ones((count, action.logits))
+    parts = np.split(weights, np.cumsum(action.counts)[:-1], axis=1)
+    drawn = np.stack([np.argmax(part * random.random(part.shape), axis=1) for part in parts], axis=1)
+    return drawn[:, 0] if action.kind == "discrete" else drawn.reshape(count, *action.shape)

@@ -16,27 +16,34 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.envs.encoding import ActionDecoder, Encoder
+from cavalcade.envs.fitting import MISTAKES
+from cavalcade.envs.inspector import Inspector
+from cavalcade.envs.protocol import explain
 from cavalcade.envs.sentinel import Sentinel
+from cavalcade.envs.tally import Tally
 from cavalcade.envs.vector import Episode, Step, stream_seed
-from cavalcade.errors import UserError
+from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK, Leaf
 
 
 class EnvironmentLoop:
-    def __init__(self, envs: Sequence[gym.Env], name: str, seed: int, actor: int = 0) -> None:
-        self._envs, self._name = list(envs), name
+    def __init__(self, envs: Sequence[gym.Env], name: str, seed: int, actor: int = 0, borrowed: bool = False) -> None:
+        """`borrowed`: whoever made the environments closes them."""
+        self._envs, self._name, self._borrowed = list(envs), name, borrowed
         self._steppers = [env.step for env in envs]  # bound once: the loop below is the hot path
         self._seed = (seed, actor)
         self.count = len(envs)
         self.resume = "replayed"
         self.restarted = np.zeros(self.count, bool)
+        self.metrics = Tally()
 
         head = envs[0]
         for env in envs[1:]:
             if env.observation_space != head.observation_space or env.action_space != head.action_space:
-                raise UserError(f"The copies of '{name}' have different spaces; make them all the same.")
+                raise BadEnvironment(f"The copies of '{name}' have different spaces; make them all the same.")
         self._decoder = ActionDecoder(head.action_space)
+        self._inspector = Inspector(name, head.observation_space, self._place)
         self._episode = [-1] * self.count
         self._taken: list[list] = [[] for _ in envs]  # the actions of the running episode
         self._total = np.zeros(self.count, np.float64)
@@ -46,19 +53,23 @@ class EnvironmentLoop:
         # call of `reset` hands them out.
         started = [self._begin(index) for index in range(self.count)]
         rows, infos = zip(*started)
-        self._encoder = Encoder(name, head.observation_space, head.action_space, MASK in infos[0])
+        self._encoder = Encoder(name, head.observation_space, head.action_space, MASK in infos[0], self._place)
         self.spec = self._encoder.spec
         if isinstance(head, gym.wrappers.FrameStackObservation) and isinstance(self.spec.observation, Leaf):
             self.spec = replace(self.spec, frames=head.stack_size)
-        self._sentinel = Sentinel(self.spec)
-        self._observation = self._encoder.checked(lambda: self._encoder.stack(rows, infos))
+        self._sentinel = Sentinel(self.spec, self.count, self._place)
+        self._observation = self._encode(rows, infos)
         self._check_first(self._observation)
         self._unused_reset = True
+
+    @property
+    def remarks(self) -> dict[str, str]:
+        return self._inspector.remarks
 
     def reset(self) -> tree.Tree:
         if not self._unused_reset:
             rows, infos = zip(*[self._begin(index) for index in range(self.count)])
-            self._observation = self._encoder.stack(rows, infos)
+            self._observation = self._encode(rows, infos)
             self._check_first(self._observation)
         self._unused_reset = False
         return self._observation
@@ -78,13 +89,20 @@ class EnvironmentLoop:
             raise
         except Exception as error:
             index = len(results)
+            explain(error, self._name, self._place(index))
             lengths = [len(taken) for taken in self._taken]
             raise self._failed(error, index, f"in step {lengths[index]} of an episode", lengths) from error
-        rows, rewards, terminated, truncated, infos = zip(*results)
-
-        next_observation = self._encoder.stack(rows, infos)
-        reward = np.array(rewards, np.float64).reshape(self.count)
-        any_ended = True in terminated or True in truncated
+        try:
+            rows, rewards, terminated, truncated, infos = zip(*results)
+            next_observation = self._encoder.stack(rows, infos)
+            reward = np.array(rewards, np.float64).reshape(self.count)
+            any_ended = any(terminated) or any(truncated)
+        except MISTAKES:
+            self._inspector.check_steps(results)  # says what is wrong with them
+            raise
+        if self._inspector.due():
+            self._inspector.check_steps(results)
+            self._inspector.wait(min(self._episode))
         record = Step(
             next_observation=next_observation,
             reward=reward.astype(np.float32),
@@ -95,11 +113,13 @@ class EnvironmentLoop:
             first=self._all_false.copy(),
             episodes=[],
         )
-        self._sentinel.check_observation(next_observation, self._place)
-        self._sentinel.check_reward(record.reward, self._place)
-        self._sentinel.check_mask(next_observation, record.terminated, self._place)
+        self._sentinel.check_observation(next_observation)
+        self._sentinel.check_reward(record.reward)
+        self._sentinel.check_mask(next_observation, record.terminated)
         self._total += reward
         self._unused_reset = False
+        if any(infos):
+            self.metrics.add_steps(infos)
         if any_ended:
             record = self._begin_ended(record, list(rows), list(infos))
         self._observation = record.observation
@@ -110,11 +130,19 @@ class EnvironmentLoop:
         ended = np.flatnonzero(record.terminated | record.truncated).tolist()
         for index in ended:
             record.episodes.append(Episode(index, float(self._total[index]), len(self._taken[index])))
+            self.metrics.add_end(infos[index])
             rows[index], infos[index] = self._begin(index)
         record.first[ended] = True
-        observation = self._encoder.stack(rows, infos)
+        observation = self._encode(rows, infos)
         self._check_first(observation)
         return record._replace(observation=observation)
+
+    def _encode(self, rows: Sequence[Any], infos: Sequence[dict]) -> tree.Tree:
+        try:
+            return self._encoder.stack(rows, infos)
+        except MISTAKES:
+            self._inspector.check_rows(rows, range(len(rows)))
+            raise
 
     def _begin(self, index: int, episode: int | None = None) -> tuple[Any, dict]:
         episode = self._episode[index] + 1 if episode is None else episode
@@ -122,12 +150,15 @@ class EnvironmentLoop:
         self._taken[index] = []
         self._total[index] = 0.0
         try:
-            return self._envs[index].reset(seed=stream_seed(*self._seed, index, episode))
+            result = self._envs[index].reset(seed=stream_seed(*self._seed, index, episode))
         except UserError:
             raise
         except Exception as error:
+            explain(error, self._name, self._place(index))
             moment = "in reset() after an episode" if episode else "in its first reset()"
             raise self._failed(error, index, moment, self._episode) from error
+        self._inspector.check_reset(result, index, episode)
+        return result
 
     def _failed(self, error: Exception, index: int, moment: str, reached: list[int]) -> EnvironmentFailed:
         """`reached`: how far each copy has come by what this one failed in."""
@@ -136,8 +167,8 @@ class EnvironmentLoop:
         return EnvironmentFailed.by(error, self._name, moment, finished, passed)
 
     def _check_first(self, observation: tree.Tree) -> None:
-        self._sentinel.check_observation(observation, self._place)
-        self._sentinel.check_mask(observation, None, self._place)
+        self._sentinel.check_observation(observation)
+        self._sentinel.check_mask(observation, None)
 
     def _place(self, index: int) -> str:
         taken = self._taken[index]
@@ -184,7 +215,7 @@ class EnvironmentLoop:
             rows.append(row)
             infos.append(info)
         self.resume = "restarted" if self.restarted.any() else "replayed"
-        self._observation = self._encoder.stack(rows, infos)
+        self._observation = self._encode(rows, infos)
         self._check_first(self._observation)
         self._unused_reset = False
         return self._observation
@@ -211,5 +242,5 @@ class EnvironmentLoop:
         return frame if isinstance(frame, np.ndarray) else None
 
     def close(self) -> None:
-        for env in self._envs:
+        for env in () if self._borrowed else self._envs:
             env.close()

@@ -1,71 +1,81 @@
 """The guard at the door: values that would poison learning are refused where they appear.
 
-A NaN that an environment gives at step 10 shows up hours later as a broken policy, far from its cause. So
-every step is checked with one cheap reduction, and the error names the environment, the episode and the
-step.
+A NaN that an environment gives at step 10 shows up hours later as a broken policy, far from its cause. So every step is
+checked with a look at the shapes and one cheap reduction, and the error names environment, episode and step.
 """
 
-from collections.abc import Callable
+from collections.abc import Iterator
 from math import isfinite
 
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.errors import UserError
-from cavalcade.specs import MASK, EnvSpec
-
-Place = Callable[[int], str]  # row -> "environment 3, episode 5, step 17"
+from cavalcade.envs.fitting import Misfit
+from cavalcade.envs.protocol import Place
+from cavalcade.errors import BadEnvironment
+from cavalcade.specs import MASK, EnvSpec, Leaf
 
 
 class Sentinel:
-    def __init__(self, spec: EnvSpec) -> None:
-        self._name = spec.environment
-        self._masked = spec.masked
-        names = [name for name, leaf in tree.named(spec.observation) if np.dtype(leaf.dtype).kind == "f"]
-        self._float_names = set(names)
-        self._single_float = names == [""]  # the usual case: the observation is one array of floats
+    def __init__(self, spec: EnvSpec, count: int, place: Place) -> None:
+        self._name, self._masked, self._place = spec.environment, spec.masked, place
+        self._leaves = [  # keys, shape, whether a value may be infinite or NaN
+            (keys, (count, *leaf.shape), np.dtype(leaf.dtype).kind == "f") for keys, leaf in _leaves(spec.observation)
+        ]
+        self._choices = np.cumsum((0, *spec.action.counts[:-1]))  # where the mask of each entry of an action begins
 
-    def check_observation(self, observation: tree.Tree, place: Place) -> None:
-        if self._single_float:
-            # A sum of squares is one call without a temporary array. It may overflow where every value is
-            # finite, so it only decides whether the exact question is asked.
-            if not isfinite(np.vdot(observation, observation)):
-                self._check_each("", observation, place)
-        elif self._float_names:
-            for name, array in tree.named(observation):
-                if name in self._float_names and not isfinite(np.vdot(array, array)):
-                    self._check_each(name, array, place)
+    def check_observation(self, observation: tree.Tree) -> None:
+        for keys, shape, is_float in self._leaves:
+            array = observation
+            for key in keys:
+                array = array[key]
+            if array.shape != shape:
+                misfit = Misfit(0, "/".join(keys), f"an array of shape {array.shape[1:]}", f"the shape {shape[1:]}")
+                raise BadEnvironment(misfit.sentence(self._name, self._place(0)))
+            # A sum of squares is one call without a temporary array. It may overflow where every value is finite, so
+            # it only decides whether the exact question is asked.
+            if is_float and not isfinite(np.vdot(array, array)):
+                self._check_each("/".join(keys), array)
 
-    def check_reward(self, reward: np.ndarray, place: Place) -> None:
+    def check_reward(self, reward: np.ndarray) -> None:
         if not isfinite(np.vdot(reward, reward)):
             for row in np.flatnonzero(~np.isfinite(reward)).tolist():
-                raise UserError(
-                    f"The environment '{self._name}' gave the reward {reward[row]} in {place(row)}; "
+                raise BadEnvironment(
+                    f"The environment '{self._name}' gave the reward {reward[row]} in {self._place(row)}; "
                     "make it give finite rewards."
                 )
 
-    def check_mask(self, observation: tree.Tree, terminated: np.ndarray | None, place: Place) -> None:
-        """Every state that can be acted on needs a legal action. A terminal state has none and needs none: it
-        gets all of them, so that a maximum over its legal actions stays finite when discounted by zero."""
+    def check_mask(self, observation: tree.Tree, terminated: np.ndarray | None) -> None:
+        """Every state that can be acted on needs a legal action, of MultiDiscrete in each entry. A terminal state has
+        none and needs none: it gets all of them, so that a maximum over its legal actions stays finite when discounted
+        by zero."""
         if not self._masked:
             return
         mask = observation[MASK]
-        stuck = ~mask.any(axis=1)
+        stuck = ~np.maximum.reduceat(mask, self._choices, axis=1).all(axis=1)
         if not stuck.any():
             return
         for row in np.flatnonzero(stuck if terminated is None else stuck & ~terminated).tolist():
-            raise UserError(
-                f"The environment '{self._name}' gave no legal action in its '{MASK}' in {place(row)}; "
+            raise BadEnvironment(
+                f"The environment '{self._name}' gave no legal action in its '{MASK}' in {self._place(row)}; "
                 "allow at least one action in every state where the episode goes on."
             )
         mask[stuck] = 1
 
-    def _check_each(self, name: str, array: np.ndarray, place: Place) -> None:
+    def _check_each(self, name: str, array: np.ndarray) -> None:
         finite = np.isfinite(array).reshape(len(array), -1)
         for row in np.flatnonzero(~finite.all(axis=1)).tolist():
             value = array[row].reshape(-1)[~finite[row]][0]
             part = f"'{name}' of the observation" if name else "the observation"
-            raise UserError(
-                f"The environment '{self._name}' gave {value} in {part} in {place(row)}; "
+            raise BadEnvironment(
+                f"The environment '{self._name}' gave {value} in {part} in {self._place(row)}; "
                 "make it give finite observations."
             )
+
+
+def _leaves(spec: tree.Tree, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Leaf]]:
+    if not isinstance(spec, dict):
+        yield keys, spec
+        return
+    for key, child in spec.items():
+        yield from _leaves(child, (*keys, key))

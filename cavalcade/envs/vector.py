@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol
 import numpy as np
 
 from cavalcade import tree
+from cavalcade.envs.tally import Tally
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree
 
@@ -57,6 +58,11 @@ class Environments(Protocol):
     count: int
     resume: str  # what `restore` can do: 'replayed' (exact) or 'restarted' (new episodes)
     restarted: np.ndarray  # [N] bool; where the last `restore` had to begin a new episode
+    metrics: Tally  # numbers that the environments put into their infos
+
+    @property
+    def remarks(self) -> dict[str, str]:
+        """Sentences on values out of their bounds, which do no harm by themselves, by the field of the observation."""
 
     def reset(self) -> Tree:
         """Begin a new episode everywhere; [N, ...]."""

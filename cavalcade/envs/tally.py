@@ -1,0 +1,86 @@
+"""Numbers that environments put into their infos, summed until somebody asks for their means.
+
+Two places are read: the dict `info["metrics"]` of any step, and `info` itself in the step that ends an episode. What
+Gymnasium and its wrappers put there for themselves is passed over, and so is what is not one finite number.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+from cavalcade.specs import MASK
+
+METRICS = "metrics"
+NOT_METRICS = {MASK, METRICS, "TimeLimit.truncated", "episode", "lives", "seeds", "prob", "p", "env_id"}
+NOT_METRICS |= {"frame_number", "episode_frame_number", "final_obs", "final_observation", "final_info", "reset_mask"}
+
+Sums = dict[str, list]  # name -> [sum, how many]
+
+
+class Tally:
+    def __init__(self) -> None:
+        self.sums: Sums = {}
+
+    def add_steps(self, infos: Iterable[dict]) -> None:
+        """Of single environments, in any step."""
+        for info in infos:
+            if METRICS in info:
+                self._add_all(info[METRICS])
+
+    def add_end(self, info: dict) -> None:
+        """Of the step that ended an episode."""
+        self._add_all({name: value for name, value in info.items() if name not in NOT_METRICS})
+
+    def add_vector(self, info: dict, rows: Sequence[int], ended: Sequence[int]) -> None:
+        """The same from the infos of a vector environment: of a step of `rows`, some of which `ended` their episode."""
+        if METRICS in info:
+            for row in rows:
+                if _has(info, METRICS, row):
+                    self._add_all(_row(info[METRICS], row))
+        for row in ended:
+            self.add_end(_row(info, row))
+
+    def _add_all(self, metrics: Any) -> None:
+        if not isinstance(metrics, dict):
+            return
+        for name, value in metrics.items():
+            number = _number(value)
+            if number is not None and isinstance(name, str) and not name.startswith("_"):
+                entry = self.sums.setdefault(name, [0.0, 0])
+                entry[0] += number
+                entry[1] += 1
+
+    def drain(self) -> Sums:
+        sums, self.sums = self.sums, {}
+        return sums
+
+    def state(self) -> Sums:
+        return {name: list(entry) for name, entry in self.sums.items()}
+
+    def restore(self, state: Sums) -> None:
+        self.sums = {name: list(entry) for name, entry in state.items()}
+
+
+def _number(value: Any) -> float | None:
+    if not isinstance(value, (bool, int, float, np.generic, np.ndarray)) or np.ndim(value):
+        return None
+    return float(value) if np.asarray(value).dtype.kind in "biuf" and math.isfinite(value) else None
+
+
+def _has(info: dict, name: str, row: int) -> bool:
+    """Gymnasium says beside each entry of a vector's infos which environments gave it; others give it for all."""
+    given = info.get(f"_{name}")
+    return given is None or bool(given[row])
+
+
+def _row(info: Any, row: int) -> dict:
+    """What one environment gave, out of the infos of a vector environment."""
+    if not isinstance(info, dict):
+        return {}
+    return {
+        name: values[row]
+        for name, values in info.items()
+        if isinstance(values, np.ndarray) and len(values) > row and _has(info, name, row)
+    }
