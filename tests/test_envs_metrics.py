@@ -45,7 +45,7 @@ def test_every_step_may_tell_and_the_last_one_too(kind):
     assert environments.metrics.drain() == {}
 
 
-TINY = {"steps": 160, "unroll": 8, "hidden": (8,), "epochs": 1, "backend": "numpy", "envs": 2, "evaluations": 0}
+TINY = {"steps": 192, "unroll": 8, "hidden": (8,), "epochs": 1, "backend": "numpy", "envs": 2, "evaluations": 0}
 
 
 @pytest.mark.parametrize("system", ["ppo", "seed-impala"])
