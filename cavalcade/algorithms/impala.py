@@ -15,7 +15,7 @@ from cavalcade.algorithm import Forward
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
 from cavalcade.errors import UserError, require_at_least, require_one_of
 from cavalcade.experience import Experience, Queue, Unroll
-from cavalcade.ops.losses import weighted_mean
+from cavalcade.ops.losses import explained_variance, weighted_mean
 from cavalcade.ops.returns import clipped_ratio, gae, vtrace
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree
@@ -95,4 +95,6 @@ class Impala(ActorCritic):
         # how much of the data still counts: 1 without lag
         rho = mean(xp.exp(xp.clip(xp.stop_gradient(log_rho), None, 0.0)))
         metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "rho": rho}
+        error = goal - xp.stop_gradient(values[:-1])
+        metrics["explained_variance"] = explained_variance(xp, goal, error, valid)
         return loss * xp.sum(valid) if self.summed else loss, metrics
