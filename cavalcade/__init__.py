@@ -13,6 +13,8 @@ _HOMES = {
     "resume": "cavalcade.training",
     "evaluate": "cavalcade.trained",
     "load_policy": "cavalcade.trained",
+    "Callback": "cavalcade.callbacks",
+    "STOP": "cavalcade.callbacks",
     "Run": "cavalcade.runs",
     "UserError": "cavalcade.errors",
 }

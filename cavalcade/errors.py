@@ -1,8 +1,15 @@
 """Errors a user can act on: one sentence that says what is wrong and what to change."""
 
 import difflib
+import sysconfig
+import traceback
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
+
+# how the paths of code begin that is not the user's
+_FOLDERS = [str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))]
+LIBRARIES = ("<frozen ", *(str(Path(folder, "_"))[:-1] for folder in _FOLDERS))
 
 
 class UserError(Exception):
@@ -11,6 +18,14 @@ class UserError(Exception):
 
 class Stopped(RuntimeError):
     """What was waited for was stopped: the program ends, and so does whoever waited."""
+
+
+def place(error: BaseException) -> str:
+    """File and line at which the user's own code failed: the last one outside of libraries."""
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [frame for frame in frames if not frame.filename.startswith(LIBRARIES)]
+    frame = (own or frames)[-1]
+    return f"{frame.filename}, line {frame.lineno}"
 
 
 def nearest(word: str, options: Iterable[str]) -> str:

@@ -13,8 +13,8 @@ STREAM = 1_000_000  # actor number of the evaluation seeds, far from any trainin
 AT_ONCE = 32  # environments stepped together
 
 
-def play_episodes(policy: Policy, environment: Any, episodes: int, seed: int, options: dict) -> list[float]:
-    """The return of each episode. Every environment plays a fixed share, so short episodes are not favoured."""
+def play_episodes(policy: Policy, environment: Any, episodes: int, seed: int, options: dict) -> list[tuple[float, int]]:
+    """Return and length of each episode. Every environment plays a fixed share, so short episodes are not favoured."""
     count = min(episodes, AT_ONCE)
     shares = [episodes // count + (i < episodes % count) for i in range(count)]
     pool = envs.make(environment, count, seed, STREAM, **options)
@@ -22,14 +22,14 @@ def play_episodes(policy: Policy, environment: Any, episodes: int, seed: int, op
         check_same_spaces(policy.model.spec, pool.spec)
         obs, first = pool.reset(), np.ones(count, np.bool_)
         carry = policy.model.carry(count)
-        returns: list[list[float]] = [[] for _ in range(count)]
-        while any(len(got) < share for got, share in zip(returns, shares)):
+        ended: list[list[tuple[float, int]]] = [[] for _ in range(count)]
+        while any(len(got) < share for got, share in zip(ended, shares)):
             action, _, carry = policy.act(obs, carry, first, None)
             step = pool.step(action)
             obs, first = step.observation, step.first
             for episode in step.episodes:
-                returns[episode.environment].append(episode.total)
-        return [r for got, share in zip(returns, shares) for r in got[:share]]
+                ended[episode.environment].append((episode.total, episode.length))
+        return [episode for got, share in zip(ended, shares) for episode in got[:share]]
     finally:
         pool.close()
 
@@ -85,8 +85,9 @@ class Evaluator:
         if newer:
             self.policy.load(newer[1], newer[2], newer[0])
         self.watch.lap("pulling")
-        returns = play_episodes(self.policy, self.environment, self.episodes, self.seed, self.options)
-        self.result = {"step": steps, "mean": float(np.mean(returns)), "median": float(np.median(returns))}
+        played = play_episodes(self.policy, self.environment, self.episodes, self.seed, self.options)
+        returns, lengths = map(list, zip(*played))
+        self.result = {"step": steps, "mean": float(np.mean(returns)), "returns": returns, "lengths": lengths}
         self.watch.lap("evaluating")
         return True
 

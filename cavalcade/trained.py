@@ -57,7 +57,8 @@ def evaluate(
     """Mean, median, spread and a 95 % interval over `episodes` greedy episodes on fixed seeds."""
     policy = load_policy(path, network)
     given = environment if environment is not None else policy.model.spec.environment
-    return summary(play_episodes(policy, given, episodes, seed, policy.options), seed)
+    played = play_episodes(policy, given, episodes, seed, policy.options)
+    return summary([total for total, _ in played], seed)
 
 
 def play(path: str | Path, out: str | Path | None = None, seed: int = 0, max_steps: int = 10_000) -> tuple[Path, float]:
