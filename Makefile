@@ -10,7 +10,7 @@ $(READY): pyproject.toml setup.py constraints.txt $(wildcard cavalcade/table/*.c
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,jax,numpy,atari,compression,ray,record,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,jax,numpy,atari,compression,ray,record,wandb,mlflow,dev]'
 	@touch $@
 
 demo: $(READY)

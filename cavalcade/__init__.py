@@ -26,6 +26,8 @@ _HOMES = {
     "load_policy": "cavalcade.trained",
     "Greedy": "cavalcade.greedy",
     "check": "cavalcade.checking",
+    "Callback": "cavalcade.callbacks",
+    "STOP": "cavalcade.callbacks",
     "Run": "cavalcade.runs",
     "UserError": "cavalcade.errors",
 }

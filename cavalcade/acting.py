@@ -177,8 +177,7 @@ class EnvLoop:
             if newer := self.source.latest(policy.version):
                 policy.load(newer[1], newer[2], newer[0])
             self.watch.lap("pulling")
-        clock = Clock(self.steps * self.actors, self.actor, self.actors)
-        noise = policy.algorithm.noise(self.spec, self.rng, self.count, clock)
+        noise = policy.algorithm.noise(self.spec, self.rng, self.count, self.clock)
         action, extras, carry = policy.act(self.obs, seat.carry, self.first, noise)
         seat.acted(self.obs, action, extras, carry, policy.version)
         self.watch.lap("acting")
@@ -192,6 +191,10 @@ class EnvLoop:
         self.watch.lap("storing")
         return True
 
+    @property
+    def clock(self) -> Clock:
+        return Clock(self.steps * self.actors, self.actor, self.actors)
+
     def account(self) -> str:
         waiting = "holds items the table will not take yet" if self.seat.due else "waits for room"
         return f"{waiting}; {self.steps} environment steps done"
@@ -202,6 +205,7 @@ class EnvLoop:
             "steps": self.steps,
             "episodes": episodes,
             "steps_left_out": self.adder.left_out,
+            "exploration_rate": self.policy.algorithm.exploration(self.count, self.clock),
             "seconds": self.watch.drain(),
             **said(self.environments),
         }

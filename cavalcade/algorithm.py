@@ -57,11 +57,16 @@ class Algorithm(Protocol):
 
     def noise(self, spec: EnvSpec, rng: np.random.Generator, count: int, clock: Clock) -> Tree: ...
 
+    def exploration(self, count: int, clock: Clock) -> float | None:
+        """The share of actions that are random beside the policy, in the mean over an actor's `count` environments;
+        None where the policy itself is what explores."""
+
     def act(self, xp: Any, spec: EnvSpec, outputs: dict, obs: Tree, noise: Tree | None) -> tuple[Any, Tree]:
         """Actions [B, ...] and extras; without noise, the action to be judged by."""
 
-    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> Tree:
-        """Samples [N, ...] out of drawn items [B, ...], once per draw (advantages, for example)."""
+    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> tuple[Tree, dict]:
+        """Samples [N, ...] out of drawn items [B, ...], once per draw (advantages, for example), and metrics of the
+        whole draw before it is learned from."""
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
         """[updates, samples] indices into the prepared samples of a draw of `items`."""

@@ -106,8 +106,7 @@ class EnvWorker:
         self.begins, self.paused = True, (step.observation, step.first)
 
     def _ask(self, request: dict[str, Any]) -> None:
-        clock = Clock(self.steps * self.actors, self.actor, self.actors)
-        noise = self.algorithm.noise(self.spec, self.rng, self.count, clock)
+        noise = self.algorithm.noise(self.spec, self.rng, self.count, self.clock)
         tree.assign(self.told["noise"], ..., noise)
         self._send(request)
         self.watch.lap("acting")
@@ -115,6 +114,10 @@ class EnvWorker:
     def _send(self, request: dict[str, Any]) -> None:
         self.desk.send({"rows": self.rows, **request})
         self.asked = True
+
+    @property
+    def clock(self) -> Clock:
+        return Clock(self.steps * self.actors, self.actor, self.actors)
 
     def account(self) -> str:
         return f"waits for its actions; {self.steps} environment steps done"
@@ -127,6 +130,7 @@ class EnvWorker:
             "steps": self.steps,
             "episodes": episodes,
             "steps_left_out": 0,
+            "exploration_rate": self.algorithm.exploration(self.count, self.clock),
             "seconds": seconds,
             **said(self.environments),
         }

@@ -39,26 +39,26 @@ def play_episodes(
     seed: int,
     sampled: bool = False,
     progress: Progress | None = None,
-) -> list[float]:
-    """The return of each episode; the environments are closed. Every environment plays a fixed share, so short episodes
-    are not favoured."""
+) -> list[tuple[float, int]]:
+    """Return and length of each episode; the environments are closed. Every environment plays a fixed share, so short
+    episodes are not favoured."""
     count = pool.count
     shares = [episodes // count + (i < episodes % count) for i in range(count)]
     try:
         check_same_spaces(policy.model.spec, pool.spec)
         obs, first = pool.reset(), np.ones(count, np.bool_)
         carry, noise = policy.model.carry(count), noise_of(policy, count, seed, sampled)
-        returns: list[list[float]] = [[] for _ in range(count)]
+        ended: list[list[tuple[float, int]]] = [[] for _ in range(count)]
         steps = 0
-        while any(len(got) < share for got, share in zip(returns, shares)):
+        while any(len(got) < share for got, share in zip(ended, shares)):
             action, _, carry = policy.act(obs, carry, first, noise())
             step = pool.step(action)
             obs, first, steps = step.observation, step.first, steps + count
             for episode in step.episodes:
-                returns[episode.environment].append(episode.total)
+                ended[episode.environment].append((episode.total, episode.length))
             if progress:
-                progress(sum(min(len(got), share) for got, share in zip(returns, shares)), steps)
-        return [r for got, share in zip(returns, shares) for r in got[:share]]
+                progress(sum(min(len(got), share) for got, share in zip(ended, shares)), steps)
+        return [episode for got, share in zip(ended, shares) for episode in got[:share]]
     finally:
         pool.close()
 
@@ -117,8 +117,9 @@ class Evaluator:
             self.policy.load(newer[1], newer[2], newer[0])
         self.watch.lap("pulling")
         pool = environments(self.environment, self.episodes, self.seed, self.options)
-        returns = play_episodes(self.policy, pool, self.episodes, self.seed, self.sampled)
-        self.result = {"step": steps, "mean": float(np.mean(returns)), "median": float(np.median(returns))}
+        played = play_episodes(self.policy, pool, self.episodes, self.seed, self.sampled)
+        returns, lengths = map(list, zip(*played))
+        self.result = {"step": steps, "mean": float(np.mean(returns)), "returns": returns, "lengths": lengths}
         self.watch.lap("evaluating")
         return True
 

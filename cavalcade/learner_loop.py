@@ -133,7 +133,7 @@ class LearnerLoop:
         self._publish()
         if self.lock_step:
             self.source.hold(-self.batch)
-        self.means.add(metrics)
+        self.means.add({**self.learner.seen, **metrics})
 
     def _draw(self) -> Drawn | None:
         sample = self.source.sample(self.batch, self.importance or 0.0)
@@ -157,7 +157,8 @@ class LearnerLoop:
         return f"waits for {self.batch} items; {self.version} updates done"
 
     def report(self) -> dict:
-        draws, means = self.draws, self.means.given()
+        learner, draws = self.learner, self.draws
+        means = {**self.means.given(), "learning_rate": learner.settings.rate(learner.updates)}
         report = {"updates": self.version, "metrics": means, "seconds": self.watch.drain()}
         if counted := self.updates.counted():
             report["counted"] = counted

@@ -39,6 +39,7 @@ class Learner:
             "statistics": tree.map(backend.vector, statistics) if statistics else {},
             "updates": backend.load(np.int32(0), np.int32(0)),
         }
+        self.seen: dict[str, float] = {}  # metrics of the last draw before it was learned from
         self.priorities: np.ndarray | None = None
         self.judged: np.ndarray | None = None  # new priorities of the last minibatch
         self.state["optimiser"] = self.optimiser.init(self.state["params"])
@@ -132,20 +133,21 @@ class Learner:
         self.metric_names, row = self._row({**metrics, **more})
         return self._adapt_text(state, read), row  # after the row: coefficients may change in place
 
-    def _prepare_text(self, state: dict, items: Tree) -> tuple[dict, Tree]:
-        """The samples of a draw, and the state with its statistics in it."""
+    def _prepare_text(self, state: dict, items: Tree) -> tuple[dict, Tree, dict]:
+        """The state with the statistics of a draw in it, the draw's samples, and its metrics."""
         items, statistics = self._normalise(items, state["statistics"])
         params = self.backend.views(state["params"], self.layout)
         forward = self._forward(params, statistics)
-        samples = self.algorithm.prepare(self.backend.xp, self.model.spec, forward, items)
-        return {**state, "statistics": statistics}, samples
+        samples, seen = self.algorithm.prepare(self.backend.xp, self.model.spec, forward, items)
+        return {**state, "statistics": statistics}, samples, seen
 
     def _update_text(self, state: dict, items: Tree, indices: Any) -> tuple[dict, Any]:
         xp = self.backend.xp
-        state, samples = self._prepare_text(state, items)
+        state, samples, seen = self._prepare_text(state, items)
         state, rows = self.backend.scan_updates(self._step_text, self._advance, state, samples, indices)
-        count = len(self.metric_names)
-        return state, xp.concat([xp.mean(rows[:, :count], axis=0), xp.reshape(rows[:, count:], (-1,))])
+        count, self.seen_names = len(self.metric_names), list(seen)
+        told = [xp.mean(rows[:, :count], axis=0), xp.reshape(rows[:, count:], (-1,))]
+        return state, xp.concat([*([xp.stack(list(seen.values()))] if seen else []), *told])
 
     def _normalise(self, items: Tree, statistics: Tree) -> tuple[Tree, Tree]:
         """Statistics with this draw in them, and rewards in units of the deviation of their discounted sums."""
@@ -173,7 +175,8 @@ class Learner:
         count = len(tree.leaves(items)[0])
         indices = self.algorithm.minibatches(self.rng, count)
         self.updates_per_draw = len(indices)
-        self.state, samples = self._prepare(self.state, self.backend.from_numpy(items))
+        self.state, samples, seen = self._prepare(self.state, self.backend.from_numpy(items))
+        self.seen = tree.map(float, self.backend.to_numpy(seen))
         self.priorities, priorities = None, np.empty(count, np.float32)
         for index in indices:
             yield samples, index
@@ -222,6 +225,7 @@ class Learner:
         arrays = self.backend.from_numpy(items)
         self.state, given = self._update(self.state, arrays, self.backend.from_numpy(indices))
         given = self.backend.to_numpy(given)
+        self.seen, given = dict(zip(self.seen_names, given.tolist())), given[len(self.seen_names) :]
         means = dict(zip(self.metric_names, given.tolist()))
         priorities = given[len(means) :]
         if len(priorities):

@@ -70,6 +70,8 @@ class Metrics:
             row |= {"return_median": float(median), "return_low": float(low), "return_high": float(high)}
         row["episodes"] = self.episodes
         row |= self._of_environments(actors)
+        if exploring := [r["exploration_rate"] for r in actors if r.get("exploration_rate") is not None]:
+            row["exploration_rate"] = float(np.mean(exploring))
         for report in learners:
             row |= report["metrics"]
             if "policy_lag" in report:

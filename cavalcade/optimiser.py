@@ -28,6 +28,10 @@ class Optimiser:
     clip: float = 0.0  # largest global gradient norm; 0 does not clip
     horizon: int = 0  # updates after which the learning rate has fallen linearly to zero; 0 keeps it
 
+    def rate(self, updates: int) -> float:
+        """The learning rate of the update after this many."""
+        return self.learning_rate * (max(0.0, 1.0 - updates / self.horizon) if self.horizon else 1.0)
+
     def __post_init__(self) -> None:
         if self.name not in NAMES:
             raise UserError(

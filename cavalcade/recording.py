@@ -2,7 +2,8 @@
 
 A line is handed to the operating system as soon as it is made, so kill -9 loses nothing that was reported.
 A value that is not a number yet, such as a return before any episode has ended, is left out and never
-written as NaN, which is not JSON. TensorBoard events are made from its protobufs, so torch is not needed.
+written as NaN, which is not JSON. TensorBoard shows metrics in groups, by the tags of `metric_names.py`; its events
+are made from its protobufs, so torch is not needed.
 """
 
 import json
@@ -17,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade.errors import UserError
+from cavalcade.metric_names import tagged
 from cavalcade.runs import Run, write_failure
 
 
@@ -34,8 +36,9 @@ class Recorder:
             raise UserError(write_failure(run.metrics_file, error)) from error
         self._events = _Events(run.path, resume_step, notify)
 
-    def write(self, row: dict[str, Any]) -> None:
-        """Record one row. It needs a `step`; values that are None, NaN or infinite are dropped."""
+    def write(self, row: dict[str, Any]) -> dict[str, Any]:
+        """Record one row, and give it as it was written. It needs a `step`; values that are None, NaN or infinite are
+        dropped."""
         if "step" not in row:
             raise UserError(
                 f"A metrics row needs a 'step', and this one has only {', '.join(sorted(row)) or 'nothing'}."
@@ -50,6 +53,7 @@ class Recorder:
             self._events.add(row)
         except OSError as error:
             raise UserError(write_failure(path, error)) from error
+        return row
 
     def fault(self, fault: dict[str, Any]) -> None:
         """Append to faults.jsonl: what failed and was started again."""
@@ -114,11 +118,7 @@ class _Events:
                 start = SessionLog(status=SessionLog.START)
                 self._write(Event(wall_time=time.time(), step=self._resume_step + 1, session_log=start))
         for moment, row in self._waiting:
-            values = [
-                Summary.Value(tag=key, simple_value=value)
-                for key, value in row.items()
-                if key != "step" and isinstance(value, int | float)
-            ]
+            values = [Summary.Value(tag=tag, simple_value=value) for tag, value in tagged(row).items()]
             self._write(Event(wall_time=moment, step=int(row["step"]), summary=Summary(value=values)))
         self._waiting.clear()
 

@@ -67,8 +67,8 @@ def evaluate(
     given, options = _where(policy, path, environment, options)
     pool = environments(given, episodes, seed, options)
     where = {"environment": written(given, pool.spec.environment), "options": options, "trained_on": policy.environment}
-    returns = play_episodes(policy, pool, episodes, seed, sampled, progress)
-    return {**summary(returns, seed), "sampled": sampled, **where}
+    played = play_episodes(policy, pool, episodes, seed, sampled, progress)
+    return {**summary([total for total, _ in played], seed), "sampled": sampled, **where}
 
 
 def _where(policy: Policy, path: str | Path, environment: Any, options: dict | None) -> tuple[Any, dict]:

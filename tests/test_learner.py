@@ -82,7 +82,7 @@ def prepared(parts, params, statistics, items):
     def forward(obs, carry=None, first=None):
         return parts.model.apply(acting, params, statistics, obs, carry, first)[0]
 
-    samples = parts.algorithm.prepare(acting, parts.spec, forward, items)
+    samples, _ = parts.algorithm.prepare(acting, parts.spec, forward, items)
     return tree.map(np.ascontiguousarray, samples)
 
 

@@ -24,8 +24,8 @@ from cavalcade.experiment import Experiment, Settings
 from cavalcade.greedy import Greedy
 from cavalcade.policy import Policy
 from cavalcade.runs import Run
+from cavalcade.session import Session
 from cavalcade.specs import MASK
-from cavalcade.training import Session
 
 ROOT = Path(__file__).parents[1]
 COUNT, STEPS = 8, 125  # environments, steps: 1,000 observations

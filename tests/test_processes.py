@@ -23,7 +23,7 @@ from cavalcade.program import Placement, Program, ProgramFailed
 from cavalcade.runs import Run
 from cavalcade.runtimes import supervision
 from cavalcade.runtimes.processes import Processes
-from cavalcade.training import Session
+from cavalcade.session import Session
 from tests.chaotic import Chaotic, Hopeless, Unreliable
 from tests.leftovers import end_a_driver, nothing_is_left  # noqa: F401
 

@@ -22,8 +22,9 @@ from cavalcade.program import Placement, Program, ProgramFailed
 from cavalcade.runs import Run
 from cavalcade.runtimes import supervision
 from cavalcade.runtimes.ray import RayRuntime
+from cavalcade.session import Session
 from cavalcade.trained import load_policy
-from cavalcade.training import Session, resume
+from cavalcade.training import resume
 from tests.chaotic import Chaotic, Hopeless, OneIsSlow, Unreliable
 from tests.leftovers import end_a_driver, nothing_is_left  # noqa: F401
 

@@ -11,7 +11,7 @@ from cavalcade.algorithm import Forward
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
 from cavalcade.config import setting
 from cavalcade.experience import Experience, Queue, Unroll
-from cavalcade.ops.losses import weighted_mean
+from cavalcade.ops.losses import explained_variance, weighted_mean
 from cavalcade.ops.returns import gae
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree
@@ -52,6 +52,7 @@ class A2C(ActorCritic):
         reward, valid = self.rewards(xp, step["reward"]), step["valid"]
         advantage = gae(xp, reward, step["discount"], values, valid, self.gae_lambda)
         goal = advantage + xp.stop_gradient(values[:-1])  # the return R
+        explained = explained_variance(xp, goal, advantage, valid)
 
         def mean(x: Any) -> Any:
             return weighted_mean(xp, x, valid)
@@ -66,4 +67,5 @@ class A2C(ActorCritic):
         value_loss = 0.5 * mean(xp.square(goal - values[:-1]))
         entropy = mean(policy.entropy(self.log_epsilon))
         loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
-        return loss, {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        return loss, {**metrics, "explained_variance": explained}

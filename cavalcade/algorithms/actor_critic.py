@@ -84,6 +84,9 @@ class ActorCritic(Config):
     def noise(self, spec: EnvSpec, rng: np.random.Generator, count: int, clock: Clock) -> Tree:
         return {"action": distributions.draw_noise(spec.action, rng, count)}
 
+    def exploration(self, count: int, clock: Clock) -> float | None:
+        return None  # the policy samples
+
     def act(self, xp: Any, spec: EnvSpec, outputs: dict, obs: Tree, noise: Tree | None) -> tuple[Any, Tree]:
         """With what the policy's distribution was, from which the learner knows how likely the action was."""
         policy = policy_of(xp, spec, outputs["policy"], obs)
@@ -91,8 +94,8 @@ class ActorCritic(Config):
             return policy.mode(), {}
         return policy.sample(noise["action"]), {"behaviour": outputs["policy"]}
 
-    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> Tree:
-        return items
+    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> tuple[Tree, dict]:
+        return items, {}
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
         return np.arange(items)[None]  # one update from the whole draw

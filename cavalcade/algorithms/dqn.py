@@ -143,6 +143,9 @@ class DQN(Config):
         fraction = min(1.0, clock.steps / self.epsilon_steps) if self.epsilon_steps else 1.0
         return self.epsilon_start + fraction * (self.epsilon_end - self.epsilon_start)
 
+    def exploration(self, count: int, clock: Clock) -> float | None:
+        return float(np.mean(self.epsilon(count, clock)))
+
     def noise(self, spec: EnvSpec, rng: np.random.Generator, count: int, clock: Clock) -> Tree:
         explore = rng.random(count, np.float32) < self.epsilon(count, clock)
         return {"explore": explore, "preference": rng.random((count, spec.action.logits), np.float32)}
@@ -156,8 +159,8 @@ class DQN(Config):
         action = xp.where(noise["explore"], random, best)
         return action, {"q_taken": xp.pick(q, action), "q_best": xp.max(q, axis=-1)} if self.actor_priorities else {}
 
-    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> Tree:
-        return items
+    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> tuple[Tree, dict]:
+        return items, {}
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
         return np.arange(items).reshape(self.updates_per_draw, -1)  # drawn at random already

@@ -16,7 +16,7 @@ from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of,
 from cavalcade.config import setting
 from cavalcade.errors import require_at_least
 from cavalcade.experience import Experience, Queue, Unroll
-from cavalcade.ops.losses import weighted_mean
+from cavalcade.ops.losses import explained_variance, weighted_mean
 from cavalcade.ops.returns import clipped_ratio, gae, vtrace
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree
@@ -108,4 +108,6 @@ class Impala(ActorCritic):
         # how much of the data still counts: 1 without lag
         rho = mean(xp.exp(xp.clip(xp.stop_gradient(log_rho), None, 0.0)))
         metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "rho": rho}
+        error = goal - xp.stop_gradient(values[:-1])
+        metrics["explained_variance"] = explained_variance(xp, goal, error, valid)
         return loss * xp.sum(valid) if self.summed else loss, metrics

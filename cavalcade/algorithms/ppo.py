@@ -17,7 +17,7 @@ from cavalcade.algorithm import DRAW, Adaptation, Forward
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised, time_major
 from cavalcade.config import setting
 from cavalcade.errors import UserError
-from cavalcade.ops.losses import ppo_clip, unbounded_surrogate
+from cavalcade.ops.losses import explained_variance, policy_ratio, ppo_clip, unbounded_surrogate
 from cavalcade.ops.penalty import KL_RULES, adapted, kl_penalty
 from cavalcade.ops.returns import gae
 from cavalcade.specs import EnvSpec
@@ -36,7 +36,7 @@ class PPO(ActorCritic):
     def updates(self, steps: int, environments: int) -> int:
         return steps // (self.unroll * environments) * self.epochs * self.minibatches_per_epoch
 
-    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> Tree:
+    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> tuple[Tree, dict]:
         _, values, step = evaluated(xp, forward, items)
         reward = self.rewards(xp, step["reward"])
         advantage = gae(xp, reward, step["discount"], values, step["valid"], self.gae_lambda)
@@ -47,12 +47,14 @@ class PPO(ActorCritic):
             "advantage": advantage,
             "goal": advantage + values[:-1],
         }
+        metrics = {"explained_variance": explained_variance(xp, samples["goal"], advantage, step["valid"])}
         if self.surrogate == "penalty":
             samples["behaviour"] = step["behaviour"]
         if self.memory:  # whole columns, with the carry before them
             samples["first"] = step["first"]
-            return {**map(lambda leaf: xp.swapaxes(leaf, 0, 1), samples), "carry": items["carry"]}
-        return map(lambda leaf: xp.reshape(leaf, (leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])), samples)
+            return {**map(lambda leaf: xp.swapaxes(leaf, 0, 1), samples), "carry": items["carry"]}, metrics
+        flat = map(lambda leaf: xp.reshape(leaf, (leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])), samples)
+        return flat, metrics
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
         samples = items if self.memory else items * self.unroll
@@ -106,19 +108,21 @@ class PPO(ActorCritic):
             advantage = standardised(xp, advantage, mean)
         policy = policy_of(xp, spec, outputs["policy"], samples["obs"])
         log_ratio = (policy.log_prob(samples["action"]) - samples["log_prob"]) * valid  # rows that are no step: 0
+        ratio = policy_ratio(xp, log_ratio)
         value_loss = 0.5 * mean(xp.square(outputs["value"][..., 0] - samples["goal"]))
         entropy = mean(policy.entropy())
         metrics = {"value_loss": value_loss, "entropy": entropy}
         if self.surrogate == "clip":
-            policy_loss = mean(ppo_clip(xp, log_ratio, advantage, self.clip))
-            drift = xp.clip(xp.stop_gradient(log_ratio), None, 20.0)  # a larger ratio says no more, and overflows
-            metrics["kl"] = mean(xp.expm1(drift) - drift)  # Schulman's low-variance estimate
+            policy_loss = mean(ppo_clip(xp, ratio, advantage, self.clip))
+            moved = xp.stop_gradient(ratio) - 1.0
+            metrics["approx_kl"] = mean(moved - xp.stop_gradient(log_ratio))  # Schulman's low-variance estimate
+            metrics["clip_fraction"] = mean(xp.abs(moved) > self.clip)
             loss = policy_loss - self.entropy_cost * entropy
         else:
             rule, coefficient = KL_RULES[self.kl_rule], coefficients["kl_coefficient"]
             kl = mean(policy_of(xp, spec, samples["behaviour"], samples["obs"]).kl(policy))
             penalty = kl_penalty(xp, rule, coefficient, kl, self.kl_target)
-            policy_loss = mean(unbounded_surrogate(xp, log_ratio, advantage)) + penalty
+            policy_loss = mean(unbounded_surrogate(xp, ratio, advantage)) + penalty
             metrics |= {"kl": kl, "kl_coefficient": coefficient}
             loss = policy_loss - self.entropy_cost * entropy
             if rule.end:  # the value goes on learning

@@ -207,7 +207,7 @@ class NumpyOptimiser:
 
     def update(self, gradient: np.ndarray, state: dict, vector: np.ndarray) -> tuple[np.ndarray, dict]:
         s, count = self.settings, state["count"] + 1
-        rate = s.learning_rate * (max(0.0, 1.0 - (int(count) - 1) / s.horizon) if s.horizon else 1.0)
+        rate = s.rate(int(count) - 1)
         if s.name == "adam":
             mean = 0.9 * state["mean"] + 0.1 * gradient
             square = 0.999 * state["square"] + 0.001 * gradient * gradient

@@ -23,6 +23,20 @@ def weighted_mean(xp: Any, x: Any, weight: Any) -> Any:
     return xp.sum(weight * x) / xp.clip(xp.sum(weight), _TINY, None)
 
 
+def explained_variance(xp: Any, goal: Any, error: Any, weight: Any) -> Any:
+    """How much of what differs between goals their predictions explain: 1 - Var(error) / Var(goal), a scalar.
+
+    `error` is goal - prediction. 1 is all of it, 0 no more than a constant would. What is worse than -1 is given as -1,
+    so that one batch whose goals hardly differ does not spoil a mean over many.
+    """
+    share = weight / xp.clip(xp.sum(weight), _TINY, None)
+
+    def variance(x: Any) -> Any:
+        return xp.sum(share * xp.square(x - xp.sum(share * x)))
+
+    return xp.clip(1.0 - variance(error) / xp.clip(variance(goal), _TINY, None), -1.0, None)
+
+
 def importance_weights(xp: Any, probability: Any, size: Any, beta: Any) -> Any:
     """[B], the largest 1: undoes the bias of prioritised sampling, wholly at beta = 1 (Schaul 2016).
 
@@ -33,16 +47,17 @@ def importance_weights(xp: Any, probability: Any, size: Any, beta: Any) -> Any:
     return weight / xp.max(weight)
 
 
-def unbounded_surrogate(xp: Any, log_ratio: Any, advantage: Any) -> Any:
+def policy_ratio(xp: Any, log_ratio: Any) -> Any:
+    """pi_new(a) / pi_old(a) of each sample, from log pi_new(a) - log pi_old(a); finite however far they are apart."""
+    return xp.exp(xp.clip(log_ratio, None, _LARGEST_LOG_RATIO))
+
+
+def unbounded_surrogate(xp: Any, ratio: Any, advantage: Any) -> Any:
     """The surrogate of each sample without a bound, negated so that it is minimised; a penalty has to bound it."""
-    return -xp.exp(xp.clip(log_ratio, None, _LARGEST_LOG_RATIO)) * advantage
+    return -ratio * advantage
 
 
-def ppo_clip(xp: Any, log_ratio: Any, advantage: Any, clip: float) -> Any:
-    """The clipped surrogate of each sample, negated so that it is minimised (Schulman 2017).
-
-    `log_ratio` is log pi_new(a) - log pi_old(a).
-    """
-    ratio = xp.exp(xp.clip(log_ratio, None, _LARGEST_LOG_RATIO))
+def ppo_clip(xp: Any, ratio: Any, advantage: Any, clip: float) -> Any:
+    """The clipped surrogate of each sample, negated so that it is minimised (Schulman 2017)."""
     clipped = xp.clip(ratio, 1.0 - clip, 1.0 + clip)
     return -xp.minimum(ratio * advantage, clipped * advantage)
