@@ -376,7 +376,7 @@ def test_a_crash_at_any_point_loses_nothing_that_was_saved(rows, tmp_path):
     whole = cavalcade.train("ppo", make, out=tmp_path / "whole", display=False, **settings)
     for crash in (30, 121):  # the second comes after an evaluation and, with 3 lines, before its line
         Fused.made, Fused.left, path = 0, crash, tmp_path / str(crash)
-        with pytest.raises(Exception, match="the simulator has gone"):
+        with pytest.raises(UserError, match="ConnectionError: the simulator has gone"):
             cavalcade.train("ppo", make, out=path, display=False, checkpoint_seconds=0.0, **settings)
         assert newest(path) == (crash - 1) // 4 * 4
         Fused.left = -1
