@@ -16,6 +16,7 @@ import pytest
 import cavalcade
 from cavalcade import checkpoint, tree
 from cavalcade.errors import UserError
+from cavalcade.metric_names import tag
 from cavalcade.runs import Run
 
 ROOT = Path(__file__).parents[1]
@@ -166,7 +167,7 @@ def test_tensorboard_reads_the_same_numbers(finished):
     events.Reload()
     for name in ("return", "loss", "steps_per_second"):
         expected = [(row["step"], np.float32(row[name])) for row in run.rows() if name in row]
-        assert [(event.step, event.value) for event in events.Scalars(name)] == expected, name
+        assert [(event.step, event.value) for event in events.Scalars(tag(name))] == expected, name
 
 
 def test_config_json_is_the_run_once_more(tmp_path):

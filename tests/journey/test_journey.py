@@ -194,8 +194,6 @@ cavalcade.train("impala", "CartPole-v1", steps=2_000, runtime="process", backend
 """
 
 
-def test_a_script_without_a_guard_is_shown_it(installed, tmp_path):
+def test_a_script_without_a_guard_needs_none(installed, tmp_path):
     done = installed.script(UNGUARDED, tmp_path)
-    assert done.returncode != 0
-    assert 'if __name__ == "__main__":' in done.stderr, done.stderr
-    assert "freeze_support" not in done.stderr, "Python's own advice is for those who start processes themselves"
+    assert done.returncode == 0 and "freeze_support" not in done.stderr, done.stderr
