@@ -70,6 +70,7 @@ MISFITS = {  # space, what fits, what does not, what came, what is declared
 }
 
 
+@pytest.mark.filterwarnings("ignore:invalid value encountered in cast")
 @pytest.mark.parametrize("kind", ["loop", *AutoresetMode])
 @pytest.mark.parametrize("case", MISFITS)
 def test_what_does_not_fit_is_refused_with_its_place(kind, case):

@@ -16,7 +16,7 @@ from cavalcade.errors import BadEnvironment
 
 FIRST_EPISODES = 2  # of every environment, in which every step is inspected
 FIRST_STEPS = 1_000  # after which that ends where episodes are long
-EVERY = 61  # steps between two later inspections: a prime, so that all steps of episodes of one length have their turn
+EVERY = 199  # steps between two later inspections: a prime, so that all steps of episodes of one length have their turn
 
 
 class Inspector:
