@@ -6,6 +6,7 @@
     curve.png       return against environment steps
     report.json     where the time went, what bounded the run, what failed and was recovered
     faults.jsonl    each failure as it happened, if there was one
+    loggers.json    under which id loggers keep this run, if there are any
     checkpoints/    what `cavalcade resume` continues from
     policy/         what `evaluate`, `play` and `serve` load
 
@@ -34,6 +35,7 @@ class Run:
         self.metrics_file = path / "metrics.jsonl"
         self.curve = path / "curve.png"
         self.report_file = path / "report.json"
+        self.loggers_file = path / "loggers.json"
         self.checkpoints = path / "checkpoints"
         self.policy = path / "policy"
 

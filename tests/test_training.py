@@ -163,9 +163,10 @@ def test_tensorboard_reads_the_same_numbers(finished):
     run = finished("ppo")
     events = EventAccumulator(str(run.path))
     events.Reload()
-    for name in ("return", "loss", "frames_per_second"):
+    tags = {"return": "return/mean", "loss": "loss/total", "updates_per_second": "speed/updates_per_second"}
+    for name, tag in tags.items():
         expected = [(row["step"], np.float32(row[name])) for row in run.rows() if name in row]
-        assert [(event.step, event.value) for event in events.Scalars(name)] == expected, name
+        assert [(event.step, event.value) for event in events.Scalars(tag)] == expected, name
 
 
 def test_config_json_is_the_run_once_more(tmp_path):
