@@ -4,7 +4,7 @@
 
 Both log the config, the rows of metrics by the tags of `metric_names.py`, evaluations, and at the end the best score.
 The package is imported when a logger is made, so that a missing one is known before anything is written. A resumed run
-goes on in the same place: `loggers.json` in the run folder keeps which that is. Rows that a resumed run makes once more
+goes on in the same place: `loggers.json` in the run folder keeps its id there. Rows that a resumed run makes once more
 are logged once more: neither of the two can forget.
 Logging is not worth a run: a failure while it goes on is noted (`on_error`); one at its start ends it.
 """
@@ -149,14 +149,15 @@ def _missing(name: str, extra: str, error: ImportError) -> UserError:
 
 def _known(run: Run, place: str) -> str | None:
     """The id that the run has there, if it was logged there before."""
-    path = run.path / "loggers.json"
-    return json.loads(path.read_text()).get(place) if path.exists() else None
+    return _all_known(run).get(place)
 
 
 def _keep(run: Run, place: str, name: str) -> None:
-    path = run.path / "loggers.json"
-    known = json.loads(path.read_text()) if path.exists() else {}
-    write_atomically(path, json.dumps({**known, place: name}, indent=2).encode())
+    write_atomically(run.loggers_file, json.dumps({**_all_known(run), place: name}, indent=2).encode())
+
+
+def _all_known(run: Run) -> dict[str, str]:
+    return json.loads(run.loggers_file.read_text()) if run.loggers_file.exists() else {}
 
 
 def _flat(config: dict[str, Any], beginning: str = "") -> dict[str, Any]:

@@ -6,6 +6,7 @@
     curve.png       return against environment steps
     report.json     where the time went, what bounded the run, what failed and was recovered
     faults.jsonl    each failure as it happened, if there was one
+    loggers.json    under which id loggers keep this run, if there are any
     checkpoints/    what `cavalcade resume` continues from
     policy/         what `evaluate`, `play` and `serve` load
 
@@ -37,6 +38,7 @@ class Run:
         self.curve = path / "curve.png"
         self.report_file = path / "report.json"
         self.faults_file = path / "faults.jsonl"
+        self.loggers_file = path / "loggers.json"
         self.checkpoints = path / "checkpoints"
         self.policy = path / "policy"
         self._made: list[Path] = []  # folders that were not there before `create`, the innermost first

@@ -198,7 +198,7 @@ def test_a_callback_that_raises_ends_the_run_cleanly_and_is_named(tmp_path):
         train(tmp_path / "run", failing, listener)
     sentence, line = str(caught.value), line_of("it fails in a library")
     assert sentence.startswith("Failing.on_metrics failed: JSONDecodeError: Expecting value")
-    assert sentence.endswith(f"test_callbacks.py, line {line}).") and isinstance(caught.value.__cause__, ValueError)
+    assert sentence.endswith(f"{Path(__file__).name}, line {line}).") and isinstance(caught.value.__cause__, ValueError)
     run = Run.open(tmp_path / "run")
     assert len(run.rows()) == 1 and checkpoint.load_latest(run.checkpoints)[1] == run.rows()[0]["step"]
     for one in (failing, listener):

@@ -69,7 +69,7 @@ def test_wandb_offline(tmp_path, monkeypatch):
         monkeypatch.setenv(f"WANDB_{name}_DIR", str(tmp_path / name))
     run = stopped_and_resumed(tmp_path, lambda: WandbLogger(project="poles", mode="offline", tags=["small"]))
     wandb.teardown()  # its process
-    [(place, id_)] = json.loads((run.path / "loggers.json").read_text()).items()
+    [(place, id_)] = json.loads(run.loggers_file.read_text()).items()
     assert place == "wandb//poles"
     files = sorted((run.path / "wandb").glob(f"offline-run-*-{id_}/run-{id_}.wandb"))
     first, second = ([*records(file)] for file in files)  # the same run in both sittings

@@ -116,13 +116,13 @@ def test_tensorboard_reads_the_events_and_forgets_what_was_undone(run):
     for step in (10, 20, 30, 40):
         first.write({"step": step, "return": step / 2, "text": "skipped"})
     first.close()
-    assert scalars(run.path)["return"] == [(10, 5.0), (20, 10.0), (30, 15.0), (40, 20.0)]
+    assert scalars(run.path)["return/mean"] == [(10, 5.0), (20, 10.0), (30, 15.0), (40, 20.0)]
     second = Recorder(run, 20)
     for step in (25, 35):
         second.write({"step": step, "return": 1.0, "loss": 2.0})
     second.close()
-    assert scalars(run.path)["return"] == [(10, 5.0), (20, 10.0), (25, 1.0), (35, 1.0)]
-    assert scalars(run.path)["loss"] == [(25, 2.0), (35, 2.0)]
+    assert scalars(run.path)["return/mean"] == [(10, 5.0), (20, 10.0), (25, 1.0), (35, 1.0)]
+    assert scalars(run.path)["loss/total"] == [(25, 2.0), (35, 2.0)]
     assert [row["step"] for row in run.rows()] == [10, 20, 25, 35]
 
 
@@ -133,7 +133,7 @@ def test_tensorboard_waits_for_the_first_update(run):
     recorder.write({"step": 2, "updates": 5})
     assert list(run.path.glob("events.*"))
     recorder.close()
-    assert scalars(run.path)["updates"] == [(1, 0.0), (2, 5.0)]
+    assert scalars(run.path)["learning/updates"] == [(1, 0.0), (2, 5.0)]
 
 
 def test_nothing_heavy_is_imported_before_it_is_needed():
