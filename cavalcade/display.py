@@ -31,6 +31,7 @@ REDRAWN_EVERY = 0.2  # seconds, on a terminal
 PRINTED_EVERY = 5.0  # seconds, in a log
 WIDEST_PANEL = 100  # columns: longer lines are harder to read
 LABEL_WIDTH = 12
+ENVIRONMENT, SHOWN_OF_ENVIRONMENTS = "env/", 4  # metrics of environments: how their names begin, and how many are shown
 SCORES = ("return", "return_low", "return_high", "evaluation")  # of a row; the others are `number`s
 COLOURS = dict(zip(ROLES, ("green", "cyan", "bright_blue", "blue", "magenta", "red", "yellow"), strict=True))
 
@@ -154,6 +155,7 @@ class Picture:
         ]
         if "evaluation" in self.latest:
             parts.append(f"evaluation {show('evaluation')}")
+        parts += [f"{name} {show(key)}" for name, key in self._of_environments()]
         if self.bottleneck:
             parts.append(self.bottleneck.short)
         return "  ".join([*parts, f"left {duration(self.seconds_left(), '-')}"])
@@ -182,6 +184,8 @@ class Picture:
         yield "return", _words(f"*{show('return')}*   quartiles of the last {WINDOW}: *{quartiles}*")
         yield "", _text((self.returns.sparkline(room), "green"))
         yield "evaluation", _words(self._evaluation())
+        if told := [f"{name} *{show(key)}*" for name, key in self._of_environments()]:
+            yield "environment", _words("   ".join(told))
         yield "speed", _words("   ".join(f"*{show(f'{what}_per_second')}* {what}/s" for what in self._speeds()))
         replayed = "replay_age" in self.latest
         age = f"data *{show('replay_age')}* updates old" if replayed else f"policy lag *{show('policy_lag')}*"
@@ -193,6 +197,11 @@ class Picture:
             age = f", {show('time_in_table_seconds')} s old" if "time_in_table_seconds" in self.latest else ""
             yield "table", _bar(size / capacity, "blue", f"{size:,.0f} of {capacity:,.0f}{age}", room)
         yield from self._time(room)
+
+    def _of_environments(self) -> list[tuple[str, str]]:
+        """Numbers that environments put into their infos: name and key of the first few."""
+        keys = sorted(key for key in self.latest if key.startswith(ENVIRONMENT))
+        return [(key.removeprefix(ENVIRONMENT), key) for key in keys[:SHOWN_OF_ENVIRONMENTS]]
 
     def _evaluation(self) -> str:
         words = f"*{self.show('evaluation')}*"

@@ -52,6 +52,7 @@ ARCHITECTURES: dict[str, tuple[Row, Callable[[Parts], Program]]] = {
     "seed": (seed.ROW, seed.seed),
     "paac": (paac.ROW, paac.paac),
 }
+KEYWORDS = ("out", "options", "network", "display", "settings", "callbacks", "from_run")  # of `train`, beside settings
 LAUNCHERS: dict[str, Callable] = {"inprocess": InProcess, "process": Processes, "ray": RayRuntime}
 
 
@@ -262,7 +263,8 @@ def require_known(system: str, names: Iterable[str]) -> None:
     algorithm = described(ALGORITHMS[systems.find(system).algorithm])
     for name in names:
         if name not in algorithm:
-            raise UserError(f"{system} has no setting '{name}'.{nearest(name, [*algorithm, *described(Settings)])}")
+            known = [*algorithm, *described(Settings), *KEYWORDS]
+            raise UserError(f"{system} has no setting '{name}'.{nearest(name, known)}")
 
 
 MODULES = {  # a user's own network, by its base class: what computes it, and who adapts it

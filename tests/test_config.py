@@ -283,6 +283,6 @@ def test_settings_train_a_run_and_keywords_change_them(tmp_path):
 
 
 def test_names_that_are_no_setting_get_the_nearest_of_run_and_algorithm():
-    for wrong, near in (("learning_rat", "learning_rate"), ("step", "steps"), ("evaluation", "evaluations")):
+    for wrong, near in (("learning_rat", "learning_rate"), ("step", "steps"), ("callback", "callbacks")):
         with pytest.raises(UserError, match=rf"ppo has no setting '{wrong}'\. Did you mean '{near}'"):
             cavalcade.train("ppo", "CartPole-v1", **{wrong: 1})

@@ -97,6 +97,14 @@ def test_frames_are_shown_where_they_are_not_steps_and_the_age_of_what_is_replay
     assert "  5,312 steps/s  21,250 frames/s  1,328 updates/s  " in picture.line()
 
 
+def test_what_environments_tell_is_shown():
+    picture = Picture("x", 100_000, None)
+    assert "environment " not in re.sub(r"■ environment", "", drawn(picture, 80))
+    picture.add({**full_row(1000), "env/won": 0.25, "env/height": 2.0})
+    assert "height 2 won 0.25" in re.sub(r"\s+", " ", drawn(picture, 80))
+    assert "  height 2  won 0.25  " in picture.line() and picture.line().isascii()
+
+
 def test_long_scores_fit():
     picture = Picture("x", 100, -1234.5)
     scores = {"return": -1234.56, "return_low": -1444.44, "return_high": -0.012345}
