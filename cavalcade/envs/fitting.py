@@ -39,7 +39,7 @@ class Field:
     """One array of an observation."""
 
     def __init__(self, space: gym.Space, path: tuple = ()) -> None:
-        leaf = observation_spec(space)
+        leaf = observation_spec(space, ".".join(("observation", *map(str, path))))
         self.path, self.name = path, "/".join(str(key) for key in path)
         self.shape, self.dtype = leaf.shape, np.dtype(leaf.dtype)
         self.is_box = leaf.kind == "box"
@@ -111,7 +111,6 @@ class Fitting:
     """All fields of an observation. Masks at the top are left out: they are read in their own way."""
 
     def __init__(self, space: gym.Space) -> None:
-        observation_spec(space)  # refuses what is not supported, with its path
         self._fields = list(_fields(space))
 
     def of_rows(self, rows: Sequence[Any]) -> Iterator[Misfit]:
