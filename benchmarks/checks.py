@@ -47,7 +47,7 @@ def single() -> float:
     return stepped("CartPole-v1", 1, 20_000)
 
 
-def masked() -> float:
+def infos() -> float:
     return stepped("FrozenLake-v1", 8, 5_000)
 
 
@@ -89,7 +89,7 @@ def run() -> float:
         return (time.process_time() - began) / steps * 1e6
 
 
-WORKLOADS = {made.__name__: made for made in (loop, single, masked, vector, images, run)}
+WORKLOADS = {made.__name__: made for made in (loop, single, infos, vector, images, run)}
 
 
 def switch_off() -> None:

@@ -165,7 +165,7 @@ class VectorAdapter:
             next_observation = self._with_final_rows(current, ended)
         self._sentinel.check_observation(next_observation)
         self._sentinel.check_mask(next_observation, terminated)
-        if any_ended or METRICS in self.info:
+        if self.info and (any_ended or METRICS in self.info):
             self._count_metrics(valid, ended)
 
         episodes = self._finish(ended) if any_ended else []

@@ -39,7 +39,7 @@ class Field:
     """One array of an observation."""
 
     def __init__(self, space: gym.Space, path: tuple = ()) -> None:
-        leaf = observation_spec(space)
+        leaf = observation_spec(space, ".".join(("observation", *map(str, path))))
         self.path, self.name = path, "/".join(str(key) for key in path)
         self.shape, self.dtype = leaf.shape, np.dtype(leaf.dtype)
         self.is_box = leaf.kind == "box"
@@ -58,6 +58,8 @@ class Field:
 
     def misfit(self, values: Any, count: int) -> Misfit | None:
         """The first of `count` values that does not fit."""
+        if not self._bounded and type(values) is list and all(self._as_declared(value) for value in values):
+            return None  # images, which would take long to stack
         try:
             array = np.asarray(values)
         except ValueError:  # of different shapes
@@ -74,6 +76,9 @@ class Field:
             if outside.any():
                 return self._at(array, outside, harmless=self.is_box)
         return None
+
+    def _as_declared(self, value: Any) -> bool:
+        return type(value) is np.ndarray and value.dtype == self.dtype and value.shape == self.shape
 
     def _misshapen(self, values: Any) -> Misfit:
         rows = values if isinstance(values, (list, tuple)) or np.ndim(values) else [values]
@@ -106,7 +111,6 @@ class Fitting:
     """All fields of an observation. Masks at the top are left out: they are read in their own way."""
 
     def __init__(self, space: gym.Space) -> None:
-        observation_spec(space)  # refuses what is not supported, with its path
         self._fields = list(_fields(space))
 
     def of_rows(self, rows: Sequence[Any]) -> Iterator[Misfit]:
