@@ -287,7 +287,8 @@ def test_nothing_in_the_package_can_unpickle():
     forbidden |= {"torch.load", "torch.save", "np.load", "np.save", "numpy.load", "numpy.save", "np.savez"}
     for source in sources:
         used = _names(source.read_text())
-        if source.parent.name == "runtimes":  # a process is given its part by the one that starts it, and nobody else
+        # a process is given its part, and the ids of environments, by the one that starts it, and nobody else
+        if source.parent.name == "runtimes" or source.name == "carried.py":
             used -= {"cloudpickle"}
         assert not used & forbidden, (source, used & forbidden)
 
