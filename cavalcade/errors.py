@@ -1,13 +1,8 @@
 """Errors a user can act on: one sentence that says what is wrong and what to change."""
 
 import difflib
-import sysconfig
 from collections.abc import Iterable
-from pathlib import Path
 from typing import Any
-
-# how the paths of code begin that is not the user's
-_FOLDERS = [str(Path(__file__).parent), *map(sysconfig.get_path, ("stdlib", "platstdlib", "purelib", "platlib"))]
 
 
 class UserError(Exception):
