@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint rows learn bench clean
+.PHONY: demo test lint rows sanitize learn bench clean
 
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard cavalcade/table/*.c cavalcade/table/*.h)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -29,6 +29,14 @@ test: lint
 
 rows: $(READY)
 	CAVALCADE_ALL_ROWS=1 $(BIN)/pytest -n 2 tests/test_rows.py tests/test_steps.py
+
+# the table's core with checks of every access and every overflow, against the list of the property tests
+SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined
+sanitize: $(READY)
+	CFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(BIN)/python setup.py build_ext --inplace --force --quiet
+	LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 $(BIN)/pytest \
+		tests/test_table.py tests/test_table_draws.py tests/test_table_model.py; \
+	status=$$?; $(BIN)/python setup.py build_ext --inplace --force --quiet; exit $$status
 
 learn: $(READY)
 	$(BIN)/python benchmarks/learn.py

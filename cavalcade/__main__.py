@@ -25,7 +25,7 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
   cavalcade play RUN [--out FILE.mp4] [--seed S] [--sampled] [--environment ENV]
   cavalcade plot RUN... [--out FILE.png] [--by step|time] [--metric NAME] [--label A B ...]
   cavalcade check ENV [--steps N] [--option NAME=VALUE] [--json]      what is wrong with an environment
-  cavalcade table RUN [--item N]                what the run's table held at its last checkpoint
+  cavalcade table RUN [--table K] [--item N]    what the run's tables held at its last checkpoint
   cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
   cavalcade systems [--matrix]                  what can be trained, with papers; what runs under which row
 
@@ -271,18 +271,15 @@ def check(arguments: list[str]) -> int:
 def look_into_table(arguments: list[str]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Look:
+        table: int | None = setting(None, "one table, by its number, of a run with several")
         item: int | None = setting(None, "one item, by the number of its insert; -1 is the newest")
 
-    [path], rest = positionals(arguments, 1, "table RUN [--item N]")
+    [path], rest = positionals(arguments, 1, "table RUN [--table K] [--item N]")
     chosen = parse(Look, rest, "table RUN")
-    from cavalcade.inspection import describe, describe_item, load_table
+    from cavalcade.inspection import look
 
-    table, step, version = load_table(path)
-    print(f"table of {path} at step {step:,}")
-    try:
-        print("\n".join(describe(table, version) if chosen.item is None else describe_item(table, chosen.item)))
-    finally:
-        table.close()
+    for line in look(path, chosen.table, chosen.item):
+        print(line)
 
 
 def graph(arguments: list[str]) -> None:

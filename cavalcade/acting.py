@@ -96,10 +96,9 @@ class Seat:
 
     def begin_again(self) -> None:
         """New episodes: what was under way is dropped, so that no item joins two episodes. What is whole stays."""
-        stream, left_out = self.adder.stream.state(), self.adder.left_out
+        stream = self.adder.stream.state()
         self._begin()
         self.adder.stream.begin_again(stream)
-        self.adder.left_out = left_out
 
     def leave(self) -> None:
         """The environments go elsewhere: what is under way is dropped, what is whole is sent, be it little."""
@@ -204,7 +203,6 @@ class EnvLoop:
         return {
             "steps": self.steps,
             "episodes": episodes,
-            "steps_left_out": self.adder.left_out,
             "exploration_rate": self.policy.algorithm.exploration(self.count, self.clock),
             "seconds": self.watch.drain(),
             **said(self.environments),

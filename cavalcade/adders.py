@@ -24,7 +24,6 @@ CHEAP = 1024  # bytes per step that may be set aside for the shortest episodes
 class Adder(Protocol):
     stream: Stream
     steps: int  # environment steps since the last unroll was begun
-    left_out: int  # transitions that found no room
     unwritten: int  # steps of which the rows are still to be taken
 
     def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
@@ -47,26 +46,29 @@ def signature(item: NStep | Unroll | Episode, spec: EnvSpec, carry: Tree, extras
     )
 
 
-def rows_needed(
-    item: NStep | Unroll | Episode, rows: RowSpec, size: int, drawn_once: bool, environments: int, patience: int = 0
-) -> int:
-    """How many rows a table of `size` items needs, with what all environments have under way.
+def rows_of_items(item: NStep | Unroll | Episode, rows: RowSpec, size: int, drawn_once: bool) -> int:
+    """How many rows `size` items of a table need.
 
     For the shortest episodes there can be, where that is cheap or losing an item would be wrong. Otherwise, with large
     observations, for one in 32 more than an endless episode needs: should episodes be so short that this does not
     suffice, the table holds a little less than its size.
     """
     if isinstance(item, NStep):
-        horizon, usual, most = item.n + 1 + item.judged, 1, 1 + rows.stack
+        usual, most = 1, 1 + rows.stack
     else:
-        horizon, most = item.length + 1, (item.length + 1) * rows.stack
-        usual = getattr(item, "period", 0) or item.length
+        usual, most = getattr(item, "period", 0) or item.length, (item.length + 1) * rows.stack
+    if drawn_once or most * rows.bytes <= CHEAP * usual:
+        return size * most
+    return size * usual * 33 // 32
+
+
+def rows_under_way(item: NStep | Unroll | Episode, rows: RowSpec, environments: int, patience: int = 0) -> int:
+    """How many rows these environments have under way at most, should all episodes end in every step: those to which
+    unfinished items, or items that wait for `patience` steps to be sent, can refer."""
+    horizon = item.n + 1 + item.judged if isinstance(item, NStep) else item.length + 1
     # of those that are written together, as many are being gathered, were just written, and wait to be released
     together = 3 * (steps_at_once(item, rows) - 1)
-    under_way = environments * (horizon + patience + rows.stack + 2 + together) * (1 + rows.stack)
-    if drawn_once or most * rows.bytes <= CHEAP * usual:
-        return size * most + under_way
-    return size * usual * 33 // 32 + under_way
+    return environments * (horizon + patience + rows.stack + 2 + together) * (1 + rows.stack)
 
 
 def make(item: NStep | Unroll | Episode, sink: Table, count: int, writer: int = 0, patience: int = 0) -> Adder:
@@ -87,8 +89,7 @@ class NStepAdder:
     def __init__(self, item: NStep, sink: Table, count: int, writer: int = 0):
         self.item, self.count, self.clock = item, count, 0
         self.stream = Stream(sink, count, writer, item.n + 1)
-        # an item is finished at every step, and there is always room
-        self.steps, self.left_out, self.unwritten = 0, 0, 0
+        self.steps, self.unwritten = 0, 0  # an item is finished at every step, and nothing is gathered
         action = sink.signature.own["action"]
         self.start = np.zeros((item.n, count), np.int32)
         self.action = np.zeros((item.n, count, *action.shape), action.dtype)
@@ -188,7 +189,7 @@ class EpisodeAdder:
     """Whole episodes, each an item; one that is longer than an item can be goes on in the next."""
 
     def __init__(self, item: Episode, sink: Table, count: int, writer: int = 0):
-        self.item, self.count, self.steps, self.left_out, self.unwritten = item, count, 0, 0, 0
+        self.item, self.count, self.steps, self.unwritten = item, count, 0, 0
         self.stream = Stream(sink, count, writer, item.length + 1)
         self.with_carry = "carry" in sink.signature.own
         self.slots = np.zeros((count, item.length + 1), np.int32)

@@ -196,8 +196,7 @@ class CentralActor:
     def report(self) -> dict:
         size, self.answered = self.answered / max(1, self.batches), 0
         self.batches = 0
-        left_out = sum(guest.seat.adder.left_out for guest in self.guests)
-        return {"batch_acted": size, "steps_left_out": left_out, "seconds": self.watch.drain()}
+        return {"batch_acted": size, "seconds": self.watch.drain()}
 
     def state(self) -> dict:
         return {

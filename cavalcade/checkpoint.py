@@ -23,8 +23,9 @@ from cavalcade.disk import is_disk_full, sync_file, sync_folder
 from cavalcade.errors import UserError
 
 # 2: tables keep rows and references to them; 3: steps whose rows are still to be written; 4: central acting;
-# 5: what the run was made with
-FORMAT = 5
+# 5: what the run was made with; 6: unrolls that end where a truncated episode leaves no room; 7: tables have a place
+# more than items, and heaps know when each was changed
+FORMAT = 7
 _ARRAYS, _STATE = "arrays.safetensors", "state.json"
 _WRITING, _REPLACED, _REMOVING = (
     ".writing-",

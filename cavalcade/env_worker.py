@@ -69,7 +69,7 @@ class EnvWorker:
         if step.episodes:
             self.episodes.extend((episode.total, episode.length) for episode in step.episodes)
         request = {}
-        ended = step.next_observation is not step.observation
+        ended = step.resets_at_once
         if ended:  # else both are the same, and large ones need not be sent twice
             request["next_observation"] = step.next_observation
         self._tell(step.observation, {"reward": step.reward, **{name: getattr(step, name) for name in FLAGS}})
@@ -123,13 +123,11 @@ class EnvWorker:
         return f"waits for its actions; {self.steps} environment steps done"
 
     def report(self) -> dict:
-        """What found no room is counted by the central actor."""
         episodes, self.episodes = self.episodes, []
         seconds = self.watch.drain()
         return {
             "steps": self.steps,
             "episodes": episodes,
-            "steps_left_out": 0,
             "exploration_rate": self.algorithm.exploration(self.count, self.clock),
             "seconds": seconds,
             **said(self.environments),

@@ -17,11 +17,12 @@ class NStep:
 
 @dataclass(frozen=True)
 class Unroll:
-    """`length` steps of one environment and the observation after them, with the carry before them."""
+    """`length` steps of one environment and the observation after them, with the carry before them. Where episodes are
+    cut short, their final observations take the places of steps."""
 
     length: int
     discount: float
-    period: int = 0  # steps from the start of one unroll to the start of the next; 0 is `length`, without overlap
+    period: int = 0  # places from the start of one unroll to the start of the next; 0 is `length`, without overlap
 
 
 @dataclass(frozen=True)

@@ -220,7 +220,7 @@ class Experiment:
             "environment": written(self.environment, self.spec.environment),
             "options": self.options,
             **dataclasses.asdict(self.settings),
-            "algorithm": dataclasses.asdict(self.algorithm),  # type: ignore[call-overload]
+            "algorithm": dataclasses.asdict(self.algorithm),
             "custom_network": self.network is not None,
             "from": self.origin or None,
             "versions": {"python": platform.python_version(), **_versions()},

@@ -23,10 +23,11 @@ class Network:
     """x [N, ...] -> y [N, features]; `small` networks act faster in NumPy than in any framework."""
 
     init: Callable[[Rng], Tree]
-    apply: Callable[[Any, Tree, Any], Any]
+    apply: Callable[..., Any]  # apply(xp, params, x), or apply(xp, params, x, {name: [N, width]}) where it has inputs
     features: int
     small: bool = True
     backend: str | None = None  # a user's module runs on its own library only
+    inputs: tuple[str, ...] = ()  # what a head asks for by name beside its features
 
 
 def uniform_fan_in(rng: Rng, shape: tuple[int, ...], fan_in: int) -> np.ndarray:

@@ -42,7 +42,7 @@ class LearnerLoop:
         draw (see `adjusting.py`)."""
         self.learner, self.source, self.batch, self.importance = learner(), source, batch, importance
         self.max_lag = max_lag
-        self.lock_step = self.learner.algorithm.reuse == "once" and hasattr(source, "hold")
+        self.lock_step = self.learner.algorithm.max_lag == 0 and hasattr(source, "hold")
         self.batches, self.prefetch = Prefetch(self._draw, prefetch), prefetch
         self.valves, self.number = valves, number
         self.updates = updates(self.learner, list(partners))
@@ -158,7 +158,7 @@ class LearnerLoop:
 
     def report(self) -> dict:
         learner, draws = self.learner, self.draws
-        means = {**self.means.given(), "learning_rate": learner.settings.rate(learner.updates)}
+        means = {**self.means.given(), "learning_rate": learner.rule.settings.rate(learner.updates)}
         report = {"updates": self.version, "metrics": means, "seconds": self.watch.drain()}
         if counted := self.updates.counted():
             report["counted"] = counted

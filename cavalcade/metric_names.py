@@ -51,7 +51,6 @@ METRICS = {
     "table_capacity": Metric("table/capacity", "items that it can hold"),
     "time_in_table_seconds": Metric("table/seconds", "age in seconds of what was drawn"),
     "replay_age": Metric("table/replay_age", "with replay: updates made since what was drawn was acted"),
-    "steps_left_out": Metric("table/steps_left_out", "steps that found no room in an unroll, so far"),
     "steps_per_second": Metric("speed/steps_per_second", "environment steps each second, over the last ten rows"),
     "frames_per_second": Metric("speed/frames_per_second", "frames that the environments played each second"),
     "updates_per_second": Metric("speed/updates_per_second", "updates each second, over the last ten rows"),

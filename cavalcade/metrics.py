@@ -90,8 +90,6 @@ class Metrics:
                 row[name] = row.get(name, 0.0) + amount
             if evaluation := report.get("evaluation"):
                 row |= {"evaluation": evaluation["mean"], "evaluation_step": evaluation["step"]}
-        left_out = sum(r.get("steps_left_out", 0) for r in reports.values())
-        row |= {"steps_left_out": left_out} if left_out else {}
         row |= {f"time_{role}": share for role, share in together(self.recent).items()}
         if self.ledger.places:
             row |= {f"time_{kind}_{role}": x for kind, spent in self.recent.items() for role, x in spent.shares.items()}

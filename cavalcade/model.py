@@ -2,12 +2,14 @@
 
 What acts, what learns, what is evaluated and what is exported is this one object, so observation statistics, masks
 and memory can never be left behind. `apply` takes any leading axes: [B, ...] when acting, [T, B, ...] when learning.
+Its params fall into parts by name: each head with the torso that is its own, `shared`, and `memory`. A part can be left
+out of a gradient (`freeze`) and have a learning rate of its own (`optimiser.Group`).
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import prod
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -21,8 +23,70 @@ from cavalcade.tree import Tree
 Head = Callable[[int], Network]  # number of features -> network
 
 
+class Model(Protocol):
+    """What learners and policies ask of a network: `Towers` here, or whatever else an algorithm brings."""
+
+    @property
+    def spec(self) -> EnvSpec: ...
+
+    @property
+    def small(self) -> bool:
+        """Whether it acts faster in NumPy than in a framework."""
+
+    @property
+    def backend(self) -> str | None:
+        """The only backend that can run it, if there is but one."""
+
+    @property
+    def recurrent(self) -> bool: ...
+
+    def init(self, rng: np.random.Generator) -> Tree: ...
+
+    def carry(self, batch: int) -> Tree:
+        """What it remembers before an episode."""
+
+    def part_of(self, path: str) -> str:
+        """The part that the params at this path of their tree belong to."""
+
+    def apply(
+        self,
+        xp: Any,
+        params: Tree,
+        statistics: Tree,
+        obs: Tree,
+        carry: Tree,
+        first: Any,
+        heads: tuple[str, ...] = (),
+        inputs: dict[str, Any] | None = None,
+        freeze: tuple[str, ...] = (),
+    ) -> tuple[dict, Tree]: ...
+
+    def statistics(self) -> Tree: ...
+
+    def observe(self, xp: Any, statistics: Tree, obs: Tree, weight: Any = None) -> Tree: ...
+
+
+def forward_of(model: Model, xp: Any, params: Tree, statistics: Tree) -> Callable[..., tuple[dict, Tree]]:
+    """The model with its params inside, as algorithms call it (`algorithm.Forward`)."""
+
+    def forward(
+        obs: Tree,
+        carry: Tree | None = None,
+        first: Any = None,
+        *,
+        heads: tuple[str, ...] = (),
+        inputs: dict[str, Any] | None = None,
+        freeze: tuple[str, ...] = (),
+    ) -> tuple[dict, Tree]:
+        return model.apply(xp, params, statistics, obs, carry, first, heads, inputs, freeze)
+
+    return forward
+
+
 @dataclass(frozen=True)
-class Model:
+class Towers:
+    """Torsos, memory and heads."""
+
     spec: EnvSpec
     torsos: dict[str, Network]  # "shared", or one per head
     heads: dict[str, Network]
@@ -38,6 +102,14 @@ class Model:
         """The only backend that can run this model, if a user's module is part of it."""
         return next((n.backend for n in self.torsos.values() if n.backend), None)
 
+    @property
+    def recurrent(self) -> bool:
+        return self.memory is not None
+
+    def part_of(self, path: str) -> str:
+        kind, *rest = path.split("/")
+        return kind if kind == "memory" else rest[0]
+
     def init(self, rng: np.random.Generator) -> Tree:
         params = {
             "torso": {name: network.init(rng) for name, network in self.torsos.items()},
@@ -50,12 +122,22 @@ class Model:
         return self.memory.carry(batch) if self.memory else {}
 
     def apply(
-        self, xp: Any, params: Tree, statistics: Tree, obs: Tree, carry: Tree, first: Any, only: str = ""
+        self,
+        xp: Any,
+        params: Tree,
+        statistics: Tree,
+        obs: Tree,
+        carry: Tree,
+        first: Any,
+        heads: tuple[str, ...] = (),
+        inputs: dict[str, Any] | None = None,
+        freeze: tuple[str, ...] = (),
     ) -> tuple[dict, Tree]:
-        """Outputs of every head (or of one), {name: [..., features]}, and the carry after the last step."""
+        """Outputs of these heads (none are all), {name: [..., features]}, and the carry after the last step."""
         leading = self._leading(obs)
+        params = self._frozen(xp, params, freeze) if freeze else params
         flat = self._prepare(xp, statistics, obs, leading)
-        torsos, heads = params.get("torso", {}), params["head"]  # a torso may have no parameters at all
+        torsos = params.get("torso", {})  # a torso may have no parameters at all
         shared = None
         if "shared" in self.torsos:
             shared = self.torsos["shared"].apply(xp, torsos.get("shared", {}), flat)
@@ -65,11 +147,25 @@ class Model:
             y, carry = self.memory.apply(xp, params["memory"], x, carry, xp.reshape(first, steps))
             shared = xp.reshape(y, (-1, self.memory.size))
         outputs = {}
-        for name in (only,) if only else self.heads:
+        for name in heads or self.heads:
             features = self.torsos[name].apply(xp, torsos.get(name, {}), flat) if shared is None else shared
-            y = self.heads[name].apply(xp, heads[name], features)
+            own = params["head"].get(name, {})
+            if self.heads[name].inputs:
+                outputs[name] = _conditioned(xp, self.heads[name], own, features, inputs or {}, leading)
+                continue
+            y = self.heads[name].apply(xp, own, features)
             outputs[name] = y if len(leading) == 1 else xp.reshape(y, (*leading, -1))
         return outputs, carry
+
+    def _frozen(self, xp: Any, params: Tree, freeze: tuple[str, ...]) -> Tree:
+        """The same params, of which those of some parts have no gradient."""
+
+        def stopped(name: str, child: Tree) -> Tree:
+            return tree.map(xp.stop_gradient, child) if name in freeze else child
+
+        nested = [kind for kind in params if kind != "memory"]
+        frozen = {kind: {name: stopped(name, child) for name, child in params[kind].items()} for kind in nested}
+        return {**frozen, "memory": stopped("memory", params["memory"])} if self.memory else frozen
 
     def _leading(self, obs: Tree) -> tuple[int, ...]:
         spec = self.spec.observation
@@ -110,6 +206,20 @@ class Model:
         return merged
 
 
+def _conditioned(
+    xp: Any, head: Network, params: Tree, features: Any, inputs: dict[str, Any], leading: tuple[int, ...]
+) -> Any:
+    """A head that asks for inputs [more ..., leading ..., width]: its features are repeated along the axes that the
+    inputs have and the observations lack."""
+    given = {name: inputs[name] for name in head.inputs}
+    lead = tuple(next(iter(given.values())).shape[:-1])
+    if len(lead) > len(leading):
+        wide = xp.reshape(features, (*(1,) * (len(lead) - len(leading)), *leading, -1))
+        features = xp.reshape(xp.broadcast_to(wide, (*lead, wide.shape[-1])), (prod(lead), -1))
+    flat = {name: xp.reshape(x, (prod(lead), -1)) for name, x in given.items()}
+    return xp.reshape(head.apply(xp, params, features, flat), (*lead, -1))
+
+
 def _key(path: str) -> str:
     """A path as one key of a tree, where a slash would mean a nest."""
     return path.replace("/", ".") or "observation"
@@ -123,16 +233,19 @@ def build(
     memory: int = 0,
     normalise: bool = False,
     network: Network | None = None,
-) -> Model:
-    """A model for this environment; `network` replaces the torso (a user's own module)."""
+    raw: tuple[str, ...] = (),
+) -> Towers:
+    """A model for this environment; `network` replaces the torso (a user's own module). The heads in `raw` have a torso
+    without hidden layers, because they have layers of their own and join inputs before them (a critic of actions)."""
     body = network or torso(spec.observation, settings)
     lstm = Lstm(body.features, memory) if memory else None
     together = shared or memory > 0 or not body.small
-    torsos = {"shared": body} if together else dict.fromkeys(heads, body)
-    features = memory or body.features
+    bare = body if network or together or not raw else torso(spec.observation, replace(settings, hidden=()))
+    torsos = {"shared": body} if together else {name: bare if name in raw else body for name in heads}
+    features = {name: memory or torsos.get(name, body).features for name in heads}
     normalised = tuple(
         path
         for path, leaf in tree.named(spec.observation)
         if normalise and path != MASK and leaf.kind == "box" and not is_image(leaf, settings.convolution)
     )
-    return Model(spec, torsos, {name: head(features) for name, head in heads.items()}, lstm, normalised)
+    return Towers(spec, torsos, {name: head(features[name]) for name, head in heads.items()}, lstm, normalised)

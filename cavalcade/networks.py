@@ -1,5 +1,6 @@
 """From observations of any kind to features, and from features to what an algorithm asks for; memory in between."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -90,6 +91,17 @@ def dueling(inputs: int, actions: int, initialiser: str = "uniform") -> Network:
         return both.apply(xp, params, x) @ xp.asarray(to_q)
 
     return Network(both.init, apply, actions)
+
+
+def conditioned(features: int, inputs: dict[str, int], make: Callable[[int], Network]) -> Network:
+    """A head over the features and these inputs side by side, {name: width}; `make` builds it for their number."""
+    names = tuple(inputs)
+    network = make(features + sum(inputs.values()))
+
+    def apply(xp: Any, params: Tree, x: Any, given: dict[str, Any]) -> Any:
+        return network.apply(xp, params, xp.concat([x, *(given[name] for name in names)], axis=-1))
+
+    return Network(network.init, apply, network.features, inputs=names)
 
 
 def gaussian(inputs: int, size: int) -> Network:

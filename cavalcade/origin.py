@@ -11,11 +11,11 @@ import numpy as np
 
 from cavalcade.algorithm import Algorithm
 from cavalcade.errors import UserError
-from cavalcade.learning import REWARD
 from cavalcade.model import Model
 from cavalcade.policy import check_same_spaces, folder_of, intact, read
+from cavalcade.reward_scaling import REWARD
 from cavalcade.specs import EnvSpec
-from cavalcade.tree import Layout, Tree
+from cavalcade.tree import Layout, Tree, named
 
 # what makes a network, of whatever algorithms have it
 NETWORK = ("hidden", "activation", "convolution", "shared", "memory", "dueling", "normalise_observations")
@@ -54,13 +54,14 @@ def _check_same_network(
     if about["custom_network"] != custom_network:
         had = "a network of your own; give it with network=..." if about["custom_network"] else "no network of your own"
         raise UserError(f"The policy in {path} was made with {had}.")
-    if set(params["head"]) != set(model.heads):
+    had_heads, has_heads = _heads(model, params), _heads(model, model.init(np.random.default_rng(0)))
+    if had_heads != has_heads:
         ours = type(algorithm).__name__.lower()
         raise UserError(
-            f"The policy in {path} was learned by {about['algorithm']}, whose network gives {_words(params['head'])}; "
-            f"that of {ours} gives {_words(model.heads)}. Begin from a run of an algorithm like {ours}."
+            f"The policy in {path} was learned by {about['algorithm']}, whose network gives {had_heads}; "
+            f"that of {ours} gives {has_heads}. Begin from a run of an algorithm like {ours}."
         )
-    settings = asdict(algorithm)  # type: ignore[call-overload]
+    settings = asdict(algorithm)
     for name in NETWORK:
         had, has = about["settings"].get(name), settings.get(name)
         if _plain(had) != _plain(has):
@@ -80,5 +81,6 @@ def _shown(value: object) -> str:
     return " ".join(map(str, value)) if isinstance(value, (list, tuple)) else str(value)
 
 
-def _words(heads: dict) -> str:
-    return " and ".join(sorted(heads))
+def _heads(model: Model, params: Tree) -> str:
+    """What the network gives, as words."""
+    return " and ".join(sorted({model.part_of(path) for path, _ in named(params)} - {"shared", "memory"}))

@@ -7,7 +7,7 @@ and how they are wired; it never learns which algorithm or backend is inside.
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import ceil, gcd
+from math import ceil
 from typing import Any
 
 import numpy as np
@@ -17,7 +17,7 @@ from cavalcade.algorithm import Algorithm
 from cavalcade.envs import carried
 from cavalcade.envs.vector import Environments, stream_seed
 from cavalcade.errors import UserError
-from cavalcade.experience import Experience, NStep, Queue, Replay
+from cavalcade.experience import Experience, Queue, Replay, Unroll
 from cavalcade.layers import Network
 from cavalcade.learning import Learner
 from cavalcade.memory import Memory, require
@@ -27,6 +27,7 @@ from cavalcade.policy import Policy
 from cavalcade.row import SYNC, Row
 from cavalcade.specs import EnvSpec
 from cavalcade.table import Limiter, Rows, Signature, Table, prioritised
+from cavalcade.table_plan import TablePlan
 from cavalcade.tree import take
 
 
@@ -92,7 +93,7 @@ class Parts:
     @property
     def lock_step(self) -> bool:
         """Whether the algorithm bears no policy lag: nobody acts before what was drawn has been learned from."""
-        return self.algorithm.reuse == "once"
+        return self.algorithm.max_lag == 0
 
     def shared_learner(self) -> Learner:
         """For parameters that all learners change: each of their updates is one of its own."""
@@ -164,105 +165,60 @@ class Parts:
 
     def learner(self) -> Learner:
         backend = backends.load(self.backend, self.threads, self.learner_device)
-        updates = max(1, self.algorithm.updates(self.steps, self.envs * self.actors))
+        updates = max(1, self.algorithm.updates(self._steps_and_cuts, self.envs * self.actors))
         made = Learner(self.algorithm, self.model, backend, self.algorithm.optimiser(updates), self.seed)
         if self.origin is not None:
             made.begin_with(self.origin.params, self.origin.statistics)
         return made
+
+    @property
+    def _steps_and_cuts(self) -> int:
+        """What fills the unrolls of the run: its environment steps and, where the time limit is shorter than an unroll,
+        the final observations of episodes, each of which takes a row."""
+        item, limit = self.experience.item, self.spec.time_limit
+        shorter = isinstance(item, Unroll) and 0 < limit < item.length
+        return self.steps + self.steps // limit if shorter else self.steps
 
     def table(self) -> Table:
         """The table that the experience asks for. Where it asks for no slack there is as little as batches allow, and
         acting and learning go in lock step."""
         store = self.experience.store
         if not isinstance(store, Replay):
-            return Table.queue(self.signature, self.queue_size, **self.allocate())
-        limiter = Limiter.ratio(store.samples_per_insert, store.start, self._slack(store))
+            return Table.queue(self.signature, self.plan.queue_size, **self.allocate())
+        limiter = Limiter.ratio(store.samples_per_insert, store.start, self.plan.slack)
         sampler = prioritised(store.exponent) if store.exponent else "uniform"
         return Table(
             self.signature,
             store.size,
             sampler,
             limiter=limiter,
-            overflow=self.replay_size - store.size,
+            overflow=self.plan.replay_size - store.size,
             trim_every=store.trim_every,
             seed=self.seed,
             **self.allocate(),
         )
 
-    @property
-    def queue_size(self) -> int:
-        """Items that may wait to be drawn once: the batches asked for, and as long as less than a batch is there, room
-        for what an actor sends at once."""
-        batch, store = self.experience.batch, self.experience.store
-        if isinstance(store, Replay):
-            return 0
-        unit = 1 if store.replay_share else gcd(batch, self.envs)  # what waits is a multiple of it
-        return max(store.batches * batch, batch - unit + self.envs)
-
-    @property
-    def replay_size(self) -> int:
-        """Items that may be there to be drawn again, with what comes in between two removals."""
-        store = self.experience.store
-        if not isinstance(store, Replay):
-            return store.replay_size if store.replay_share else 0
-        if not store.trim_every:
-            return store.size
-        drawn = store.trim_every * self.experience.batch + 2 * self._slack(store)
-        return store.size + ceil(drawn / store.samples_per_insert) + self.actors * self._at_once
-
-    @property
-    def _at_once(self) -> int:
-        """Items that an actor may send together."""
-        item = self.experience.item
-        return self.envs * (item.n if isinstance(item, NStep) else 1) + self.experience.flush - 1
-
-    def _slack(self, store: Replay) -> float:
-        """Draws by which learning may be ahead or behind: what is asked for, and at least what comes in one piece."""
-        ratio = store.samples_per_insert
-        return max(self.experience.batch, ratio * self._at_once, ratio * store.start * store.tolerance, 1.0)
-
     @cached_property
     def signature(self) -> Signature:
-        carry = take(self.model.carry(1), 0) if self.model.memory else {}
+        carry = take(self.model.carry(1), 0) if self.model.recurrent else {}
         return adders.signature(self.experience.item, self.spec, carry, self.algorithm.extras(self.spec))
 
     @property
     def storage_kind(self) -> str:
         """What is drawn once is small and lies in memory."""
-        return self.storage if self.replay_size else "memory"
+        return self.storage if self.plan.replay_size else "memory"
 
-    def _rows(self) -> int:
-        """Rows for the items of both kinds, with what the actors have under way."""
-        item, rows, environments = self.experience.item, self.signature.rows, self.envs * self.actors
-        patience = self.experience.patience(self.envs)
-        sizes = [(self.queue_size, True), (self.replay_size, False)]
-        needed = sum(adders.rows_needed(item, rows, size, once, environments, patience) for size, once in sizes if size)
-        return needed + (self._writers * self.writer_rows if self.writers != "here" else 0)
-
-    @property
-    def _writers(self) -> int:
-        """Nodes that write into a table: actors, or predictors for several workers each."""
-        if self.row.acting == "local":
-            return self.actors
-        central = self.row.predictors or self.row.learners
-        return central if self.part or self.row.adjust_every else min(central, self.actors)
-
-    @property
-    def writer_rows(self) -> int:
-        """Rows that a writer in another process may have: what it has under way, once more for what is on its way to
-        the table or back, and some so that they come many at a time."""
-        moving = self.row.adjust_every or (self.part and self.row.acting == "central")
-        workers = self.actors if moving else ceil(self.actors / self._writers)  # else all may come to one
-        patience, environments = self.experience.patience(self.envs), self.envs * workers
-        under_way = adders.rows_needed(self.experience.item, self.signature.rows, 0, True, environments, patience)
-        return 2 * under_way + 64
+    @cached_property
+    def plan(self) -> TablePlan:
+        """Of the table that these actors fill."""
+        about = (self.experience, self.signature, self.envs, self.actors, self.row)
+        return TablePlan.of(*about, one_process=self.writers == "here", shard=self.part is not None)
 
     @property
     def table_bytes(self) -> int:
         if self.row.experience == "shards" and not self.part:
             return sum(self.of_shard(k).table_bytes for k in range(self.row.shards))
-        items = self.queue_size + self.replay_size
-        return self._rows() * self.signature.rows.bytes + items * self.signature.item_bytes
+        return self.plan.bytes
 
     def require_memory(self) -> None:
         """Refuse tables that do not fit. How much smaller compressed frames become is not known beforehand."""
@@ -272,12 +228,13 @@ class Parts:
             )
         if self.storage_kind != "compressed":
             kind = "shared" if self.writers == "beside" else self.storage_kind
-            require(self.table_bytes, self.queue_size + self.replay_size, kind)
+            require(self.table_bytes, self.plan.queue_size + self.plan.replay_size, kind)
 
     def allocate(self) -> dict[str, Any]:
         """Where the items and their rows lie, as tables want to be told."""
         self.require_memory()
         compressed = self.storage_kind == "compressed"
         memory = Memory("shared" if self.writers == "beside" else self.storage_kind.replace("compressed", "memory"))
-        rows = Rows(self.signature.rows, self._rows(), memory, compressed)
-        return {"rows": rows, "memory": memory, "compressed": compressed, "writer_rows": self.writer_rows}
+        rows = Rows(self.signature.rows, self.plan.rows, memory, compressed)
+        where = {"rows": rows, "memory": memory, "compressed": compressed}
+        return {**where, "writer_rows": self.plan.writer_rows, "writer_items": self.plan.writer_items}

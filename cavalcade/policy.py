@@ -23,7 +23,7 @@ from cavalcade.backends import Backend
 from cavalcade.backends.numpy_backend import acting as numpy_namespace
 from cavalcade.disk import write_atomically
 from cavalcade.errors import UserError
-from cavalcade.model import Model
+from cavalcade.model import Model, forward_of
 from cavalcade.runs import write_failure
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout, Tree
@@ -60,6 +60,7 @@ class Policy:
         """New parameters [size] and normalisers."""
         self.vector[:] = vector
         self.statistics, self.version = statistics, version
+        self.forward = forward_of(self.model, numpy_namespace, self.params, statistics)
         if self.backend:
             self.device = (self.backend.vector(vector), self.backend.from_numpy(statistics))
 
@@ -70,21 +71,14 @@ class Policy:
             result = self.compiled(*self.device, given)  # type: ignore[misc]
             done = self.backend.to_numpy(result)
             return done["action"], done["extras"], done["carry"]
-        xp = numpy_namespace
-        head = self.algorithm.acts_by
-        outputs, carry = self.model.apply(xp, self.params, self.statistics, obs, carry, first, head)
-        action, extras = self.algorithm.act(xp, self.model.spec, outputs, obs, noise)
-        return action, extras, carry
+        return self.algorithm.act(numpy_namespace, self.model.spec, self.forward, obs, carry, first, noise)
 
     def _act_on(self, backend: Backend) -> Any:
         def act(vector: Any, statistics: Tree, given: Tree) -> Tree:
-            obs, params = given["obs"], backend.views(vector, self.layout)
-            outputs, carry = self.model.apply(
-                backend.xp, params, statistics, obs, given["carry"], given["first"], self.algorithm.acts_by
-            )
-            noise = given["noise"] or None
-            action, extras = self.algorithm.act(backend.xp, self.model.spec, outputs, obs, noise)
-            return {"action": action, "extras": extras, "carry": carry}
+            forward = forward_of(self.model, backend.xp, backend.views(vector, self.layout), statistics)
+            spec, noise = self.model.spec, given["noise"] or None
+            acted = self.algorithm.act(backend.xp, spec, forward, given["obs"], given["carry"], given["first"], noise)
+            return acted._asdict()
 
         return act
 
@@ -92,7 +86,7 @@ class Policy:
         """Write the artefact so that a crash leaves the old one or the new one, never half of either."""
         arrays = {"params": self.layout.unflatten(self.vector), "statistics": self.statistics}
         named = {path: np.array(leaf, order="C") for path, leaf in tree.named(arrays)}
-        settings = asdict(self.algorithm)  # type: ignore[call-overload]
+        settings = asdict(self.algorithm)
         text = {
             "format": FORMAT,
             "algorithm": type(self.algorithm).__name__.lower(),

@@ -60,6 +60,10 @@ class Told:
     def rows(self) -> np.ndarray:
         return self.heard.rows[self.mine]
 
+    @property
+    def resets_at_once(self) -> bool:
+        return self.after is not None
+
     def __getattr__(self, name: str) -> Any:
         """Looked at for the first time."""
         if name not in Step._fields:

@@ -44,6 +44,7 @@ class EnvSpec:
     action: Leaf
     frames: int = 1  # of which an observation is a stack, on its first axis, oldest first: each is stored once
     frame_skip: int = 1  # frames that an emulator plays in each of the agent's steps
+    time_limit: int = 0  # steps after which episodes are cut short; 0: the environment does not say
 
     @property
     def masked(self) -> bool:

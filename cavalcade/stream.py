@@ -153,6 +153,9 @@ class Stream:
         self.steps = state["steps"]
 
     def begin_again(self, state: dict) -> None:
-        """Go on with new episodes: rows that finished items still wait to refer to are held a little longer."""
+        """Go on with new episodes: rows that finished items still wait to refer to are held a little longer. Not those
+        of an episode of which no step was written: nobody refers to them, and no step would count for their release."""
         self.restore(state)
         self.here = None
+        if self.held and self.held[-1][0] > self.steps:
+            self.rows.release(self.held.pop()[1])

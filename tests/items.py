@@ -2,8 +2,13 @@
 
 import numpy as np
 
-from cavalcade import tree
+from cavalcade import adders, tree
 from cavalcade.table import Rows
+
+
+def table_rows(item, rows, size, count):
+    """Just the rows that `size` items and the steps of `count` environments under way can need."""
+    return adders.rows_of_items(item, rows, size, True) + adders.rows_under_way(item, rows, count)
 
 
 def materialise(table, items):

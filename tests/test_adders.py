@@ -14,7 +14,7 @@ from cavalcade.errors import UserError
 from cavalcade.experience import Episode, NStep, Unroll
 from cavalcade.ops import returns
 from cavalcade.table import Rows, Table
-from tests.items import materialise
+from tests.items import materialise, table_rows
 from tests.streams import MODES, Streams, reward_of, value_of
 
 GAMMA = 0.9
@@ -40,8 +40,7 @@ def collect(item, mode, count=6, steps=400, longest=7, endings=(0, 1, 2), seed=0
 def table_for(item, spec, count, carry=None, size=1):
     """A table with just the rows that the environments' steps under way can need, and those of `size` items."""
     signature = adders.signature(item, spec, carry or {}, {})
-    needed = adders.rows_needed(item, signature.rows, size, True, count)
-    return Table.queue(signature, size, rows=Rows(signature.rows, needed))
+    return Table.queue(signature, size, rows=Rows(signature.rows, table_rows(item, signature.rows, size, count)))
 
 
 def expected_n_step(obs, n, horizon=None):
@@ -147,16 +146,20 @@ def steps_left(unroll, t):
     return count
 
 
+@pytest.mark.parametrize("item", [Unroll(12, GAMMA), Unroll(6, GAMMA, 1), Unroll(8, GAMMA, 3)], ids=str)
+@pytest.mark.parametrize("longest", [1, 7])
 @pytest.mark.parametrize("mode", MODES)
-def test_unrolls_hold_every_step_once_and_count_what_they_leave_out(mode):
-    steps, count, length = 240, 5, 12
-    items, adder = collect(Unroll(length, GAMMA), mode, count=count, steps=steps)
-    kept = items["obs"][items["valid"] > 0]
-    assert len({tuple(row[:2]) for row in kept}) == len(kept), "a step is stored twice"
-    if mode == MODES[0]:
-        assert adder.left_out == 0
-    else:
-        assert len(kept) + adder.left_out == steps * count
+def test_every_step_is_in_an_unroll_wherever_episodes_are_cut(mode, longest, item):
+    """Episodes of one to seven steps that end in all ways; those of one step take two rows each. Without overlap every
+    step is in one unroll, and with it in no less than one."""
+    steps, count = 240, 5
+    items, adder = collect(item, mode, count=count, steps=steps, longest=longest)
+    kept = [tuple(row[:2]) for row in items["obs"][items["valid"] > 0]]
+    assert item.period or len(set(kept)) == len(kept), "a step is stored twice"
+    if mode != MODES[0]:  # there, steps are spent on resets
+        under_way = adder.windows[0].steps if adder.windows else 0
+        assert len(set(kept)) >= (steps - under_way) * count
+        assert item.period or len(kept) == (steps - under_way) * count
 
 
 @pytest.mark.parametrize("item", [Unroll(12, GAMMA), Unroll(5, GAMMA, 2)], ids=str)
@@ -178,11 +181,11 @@ def test_steps_written_together_give_what_each_written_alone_gives(mode, item, m
                 kept.append((materialise(table, items), table.rows.seen.read(items.rows, names=("#origin",))))
             obs = step.observation
         assert adder.unwritten < at_once
-        found.append((kept, adder.left_out))
-    (alone, left_out), *others = found
-    assert len(alone) >= 10 and (left_out > 0 or mode == MODES[0])
-    for together, left_out_too in others:
-        assert left_out_too == left_out and len(together) == len(alone)
+        found.append(kept)
+    alone, *others = found
+    assert len(alone) >= 10
+    for together in others:
+        assert len(together) == len(alone)
         for one, other in zip(alone, together):
             for mine, theirs in zip(one, other):
                 tree.map(np.testing.assert_array_equal, mine, theirs)
@@ -236,16 +239,20 @@ def test_the_first_flag_marks_episode_starts_and_carry_is_the_one_before_the_unr
     table = table_for(Unroll(6, GAMMA), environments.spec, 3, {"hidden": np.zeros(2, np.float32)})
     adder = adders.make(Unroll(6, GAMMA), table, 3)
     obs = environments.reset()
-    for t in range(12):
+    begun, lengths = 0, set()
+    for t in range(40):
         carry = {"hidden": np.full((3, 2), t, np.float32)}
         step = environments.step(np.zeros(3, np.int64))
         items = adder.add(obs, np.zeros(3, np.int64), {}, carry, step)
         if items is not None:
             items = materialise(table, items)
-            assert (items["carry"]["hidden"] == t - 5).all()
+            assert (items["carry"]["hidden"] == begun).all()
+            lengths.add(t + 1 - begun)
+            begun = t + 1
             rows = items["valid"] > 0
             np.testing.assert_array_equal(items["first"][rows], items["obs"][rows][:, 1] == 0)
         obs = step.observation
+    assert max(lengths) <= 6 and len(lengths) > 1, "those in which an episode was cut short end earlier"
 
 
 @pytest.mark.parametrize("mode", MODES)

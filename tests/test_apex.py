@@ -14,7 +14,7 @@ from cavalcade.experiment import ARCHITECTURES, Experiment, Settings
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.table import Rows, Table
 from cavalcade.table.rows import ORIGIN
-from tests.items import materialise
+from tests.items import materialise, table_rows
 from tests.streams import MODES, Streams, value_of
 
 SMALL = {"hidden": (8,), "batch": 16, "update_every": 4, "updates_per_draw": 2, "replay_size": 600, "replay_start": 100}
@@ -61,9 +61,7 @@ def judged(n, mode, endings=(0, 1, 2)):
     item, count = NStep(n, 0.9, judged=True), 5
     environments = VectorAdapter(Streams(count, mode, 7, endings), "streams", 0)
     signature = adders.signature(item, environments.spec, {}, {})
-    table = Table.queue(
-        signature, 1, rows=Rows(signature.rows, adders.rows_needed(item, signature.rows, 1, True, count))
-    )
+    table = Table.queue(signature, 1, rows=Rows(signature.rows, table_rows(item, signature.rows, 1, count)))
     adder = adders.make(item, table, count)
     obs, found = environments.reset(), []
     for _ in range(120):

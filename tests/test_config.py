@@ -18,6 +18,7 @@ from cavalcade.networks import Torso
 from cavalcade.optimiser import NAMES, Optimiser
 from cavalcade.run_settings import GROUPS, Settings
 from cavalcade.specs import EnvSpec, action_spec, observation_spec
+from cavalcade.tree import named
 from cavalcade.typed_settings import KINDS
 
 ROOT = Path(cavalcade.__file__).parent
@@ -147,9 +148,10 @@ def test_algorithms_are_frozen(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_declares_what_architectures_ask(name):
     algorithm = ALGORITHMS[name]()
-    assert algorithm.reuse in ("once", "many") and algorithm.target_period >= 0
+    assert algorithm.max_lag in (0, None) and (algorithm.target() is None) == (name != "dqn")
     spec = EnvSpec("", observation_spec(gym.spaces.Box(-1, 1, (4,))), action_spec(gym.spaces.Discrete(3)))
-    assert algorithm.acts_by in algorithm.model(spec).heads
+    model = algorithm.model(spec)
+    assert {"policy", "q"} & {model.part_of(path) for path, _ in named(model.init(np.random.default_rng(0)))}
 
 
 @pytest.mark.parametrize(

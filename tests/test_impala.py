@@ -9,8 +9,8 @@ from cavalcade.algorithms.impala import Impala
 from cavalcade.backends.numpy_backend import acting as xp
 from cavalcade.errors import UserError
 from cavalcade.experiment import ARCHITECTURES, Experiment, Settings
-from cavalcade.parts import Parts
 from cavalcade.runtimes.inprocess import InProcess
+from cavalcade.table_plan import TablePlan
 
 SMALL = {"hidden": (8,), "unroll": 5, "normalise_rewards": False}
 IMPALA = {**SMALL, "batch": 4, "queue_batches": 1}
@@ -309,7 +309,7 @@ def test_an_insert_is_all_or_nothing():
 
 def test_rows_that_run_out_are_taken_from_replay(monkeypatch):
     """As where episodes are shorter than usual; what waits in the queue is not lost, and learning goes on."""
-    monkeypatch.setattr(Parts, "_rows", lambda x: 64)  # 4 environments have up to 60 under way
+    monkeypatch.setattr(TablePlan, "rows", 64)  # 4 environments have up to 60 under way
     runtime = launch(**REPLAY)
     table, draws, fewest = runtime.objects["table"], draws_of(runtime), 20
     for _ in range(200):

@@ -5,11 +5,12 @@ import numpy as np
 import pytest
 import torch
 
-from cavalcade import backends, tree
+from cavalcade import backends, reward_scaling, tree
 from cavalcade.backends import torch_backend
 from cavalcade.backends.numpy_backend import acting
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment, Settings
+from cavalcade.model import forward_of
 from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK
@@ -79,10 +80,8 @@ def random_items(parts, seed=0):
 def prepared(parts, params, statistics, items):
     """Samples of a draw, as the algorithm makes them, computed in plain NumPy."""
 
-    def forward(obs, carry=None, first=None):
-        return parts.model.apply(acting, params, statistics, obs, carry, first)[0]
-
-    samples, _ = parts.algorithm.prepare(acting, parts.spec, forward, items)
+    forward = forward_of(parts.model, acting, params, statistics)
+    samples, _ = parts.algorithm.prepare(acting, parts.spec, forward, None, items)
     return tree.map(np.ascontiguousarray, samples)
 
 
@@ -182,7 +181,7 @@ def test_jax_compiles_an_update_once():
     compiled = []
 
     def listen(event, seconds, fun_name="", **_):
-        if event.endswith("backend_compile_duration") and "update_text" in fun_name:
+        if event.endswith("backend_compile_duration") and "update" in fun_name:
             compiled.append(fun_name)
 
     parts = parts_of("ppo", "jax")
@@ -258,7 +257,7 @@ def test_recorded_gradients_have_the_bits_of_eager_ones(case, monkeypatch):
     parts = parts_of(case)
     learner, changes = parts.learner(), np.random.default_rng(0)
     learner.adopt(vector(learner), 1)  # updates, by others
-    eager = learner.backend.compile(learner._packed_gradients_text)
+    eager = learner.backend.compile(learner.text.gradients)
     for seed in range(4):
         items = learner.backend.from_numpy(random_items(parts, seed))
         for samples, index in learner.minibatches(items):
@@ -513,9 +512,8 @@ def test_scaled_rewards_stay_within_ten_and_do_not_lose_their_sign():
     learner, by_hand = scaling.learner(), plain.learner()
     calm = reward_items(scaling, [0.1, -0.1, 0.1, -0.1], [0.0] * 4)
     for _ in range(300):
-        learner.state["statistics"] = learner._normalise(learner.backend.from_numpy(calm), learner.state["statistics"])[
-            1
-        ]
+        items, statistics = learner.backend.from_numpy(calm), learner.state["statistics"]
+        learner.state["statistics"] = reward_scaling.scaled(learner.backend.xp, statistics, items)[1]
     burst = reward_items(scaling, [50.0, -50.0, 0.0, 0.0], [0.0] * 4)
     learner.update(burst)
     by_hand.update(reward_items(plain, [10.0, -10.0, 0.0, 0.0], [0.0] * 4))

@@ -61,6 +61,25 @@ def test_can_insert_is_reverbs_inequality(inserts, deletes, samples, count, may)
     assert limiter(2.0, 10, 5.0, 25.0, inserts, deletes, samples).can_insert(count) is may
 
 
+@pytest.mark.parametrize(
+    "made, most",
+    [
+        (Limiter.queue(3), 3),
+        (Limiter.at_least(3), inf),
+        (Limiter(2.0, 10, 5.0, 25.0), 10),  # draws leave a balance of 5: 20 more are 10 inserts
+        (Limiter(2.0, 15, 5.0, 25.0), 15),  # and an empty table takes its minimum size
+        (Limiter(0.5, 1, 0.0, 2.0), 4),
+    ],
+)
+def test_how_many_items_can_ever_be_inserted_at_once(made, most):
+    assert made.most_at_once == most
+    if most < inf:
+        made.inserts = made.deletes = 10
+        made.samples = int(10 * made.samples_per_insert - made.min_diff)
+        assert made.can_insert(most) and not made.can_insert(most + 1)
+    assert Limiter(0.1, 1, 0.0, 2.9).most_at_once == 29, "though 2.9 / 0.1 is a little less in floats"
+
+
 def test_the_account_holds_every_number_of_the_window():
     text = limiter(2.0, 10, 5.0, 25.0, inserts=14, deletes=3, samples=8).account()
     for part in ("11 items", "needs 10", "14 inserted", "8 drawn", "balance 20", "[5, 25]"):

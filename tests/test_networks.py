@@ -440,7 +440,7 @@ def test_one_head_alone_is_the_same_as_among_all():
     params, obs = made.init(rng()), drawn(SPACES["box"], 4)
     statistics, first = made.statistics(), np.zeros(4, bool)
     every, _ = made.apply(acting, params, statistics, obs, {}, first)
-    only, _ = made.apply(acting, params, statistics, obs, {}, first, "policy")
+    only, _ = made.apply(acting, params, statistics, obs, {}, first, ("policy",))
     assert set(only) == {"policy"} and np.array_equal(only["policy"], every["policy"])
 
 
@@ -458,8 +458,8 @@ def test_no_hidden_layers_is_a_linear_model(algorithm):
     born = made.init(rng())
     layout = Layout.of(born)
     params, obs = layout.unflatten(layout.flatten(born)), drawn(SPACES["box"], 4)
-    outputs, _ = made.apply(acting, params, {}, obs, made.carry(4), np.ones(4, bool), algorithm.acts_by)
-    assert outputs[algorithm.acts_by].shape == (4, 3)
+    outputs, _ = made.apply(acting, params, {}, obs, made.carry(4), np.ones(4, bool))
+    assert outputs["q" if "q" in outputs else "policy"].shape == (4, 3)
     if algorithm == ActorCritic(hidden=()):
         head = params["head"]["policy"]
         np.testing.assert_allclose(outputs["policy"], obs @ head["weight"] + head["bias"], atol=1e-6)
@@ -516,4 +516,4 @@ def test_networks_see_observations_in_deviations_within_ten():
 def test_a_model_says_what_is_small_and_where_it_can_run():
     assert a_model(SPACES["box"]).small and not a_model(SPACES["image"]).small
     assert a_model(SPACES["box"]).backend is None
-    assert isinstance(a_model(SPACES["box"]), model.Model)
+    assert isinstance(a_model(SPACES["box"]), model.Towers)

@@ -78,7 +78,8 @@ def test_the_penalised_loss(backend, rule, going, policy_loss):
     logits = np.tile(np.log(np.float32([4.0, 1.0])), (3, 1))
     outputs = {"policy": library.vector(logits), "value": library.vector(np.zeros((3, 1), np.float32))}
     coefficients = {"kl_coefficient": array(3.0)[0], "draw": {"made": array(0)[0], "going": array(going)[0]}}
-    loss, metrics = parts.algorithm.loss(xp, spec, lambda *_: outputs, None, samples, coefficients)
+    forward = lambda *_: (outputs, {})  # noqa: E731
+    loss, metrics, _ = parts.algorithm.loss(xp, spec, forward, None, samples, {}, coefficients)
     # -(1.6 * 1 + 0.4 * 2) / 2 + 3 * 0.2231436, and Heess's 50 * (0.2231436 - 0.2)^2
     assert float(metrics["kl"]) == pytest.approx(0.2231436, rel=1e-5)
     assert float(metrics["policy_loss"]) == pytest.approx(policy_loss, rel=1e-5)

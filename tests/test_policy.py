@@ -134,20 +134,24 @@ def _clock():
     return Clock(5_000)
 
 
+def acts_by(policy: Policy) -> str:
+    return "q" if type(policy.algorithm).__name__ == "DQN" else "policy"
+
+
 def acted(policy: Policy, observations: tree.Tree, first: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     """Greedy actions, and the network's outputs behind them, with the memory carried from step to step."""
-    backend, head, carry = policy.backend, policy.algorithm.acts_by, policy.model.carry(COUNT)
+    backend, head, carry = policy.backend, acts_by(policy), policy.model.carry(COUNT)
     actions, outputs = [], []
     for t in range(STEPS):
         obs = tree.take(observations, t)
         if backend:
             params = backend.views(backend.vector(policy.vector), policy.layout)
             given = backend.from_numpy({"s": policy.statistics, "o": obs, "c": carry, "f": first[t]})
-            output, _ = policy.model.apply(backend.xp, params, given["s"], given["o"], given["c"], given["f"], head)
+            output, _ = policy.model.apply(backend.xp, params, given["s"], given["o"], given["c"], given["f"], (head,))
             outputs.append(backend.to_numpy(output[head]))
         else:
             output, _ = policy.model.apply(
-                numpy_namespace, policy.params, policy.statistics, obs, carry, first[t], head
+                numpy_namespace, policy.params, policy.statistics, obs, carry, first[t], (head,)
             )
             outputs.append(output[head])
         action, _, carry = policy.act(obs, carry, first[t], None)
@@ -168,8 +172,8 @@ observations = tree.from_named({name.removeprefix("obs").removeprefix("/"): arra
 policy = load_policy(folder)
 carry, actions, outputs = policy.model.carry(first.shape[1]), [], []
 for t in range(len(first)):
-    obs, head = tree.take(observations, t), policy.algorithm.acts_by
-    output, _ = policy.model.apply(acting, policy.params, policy.statistics, obs, carry, first[t], head)
+    obs, head = tree.take(observations, t), "q" if type(policy.algorithm).__name__ == "DQN" else "policy"
+    output, _ = policy.model.apply(acting, policy.params, policy.statistics, obs, carry, first[t], (head,))
     action, _, carry = policy.act(obs, carry, first[t], None)
     actions.append(action)
     outputs.append(output[head])

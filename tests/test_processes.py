@@ -18,7 +18,7 @@ from cavalcade import checkpoint
 from cavalcade.broadcast import Broadcast
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment, Settings
-from cavalcade.memory import sweep_dead
+from cavalcade.memory import Signpost, sweep_dead
 from cavalcade.program import Placement, Program, ProgramFailed
 from cavalcade.runs import Run
 from cavalcade.runtimes import supervision
@@ -221,6 +221,43 @@ def test_processes_are_built_together_but_after_those_they_refer_to_and_leave_in
         running.close()
     left = {path.name for path in tmp_path.iterdir() if path.name.endswith("has left")}
     assert left == {"one has left", "two has left", "three has left"}, "what is to be done at the end is done"
+
+
+class Spring:
+    def share(self, consumer):
+        return Signpost(Bucket(consumer))
+
+
+class Bucket:
+    def __init__(self, consumer):
+        self.consumer = consumer
+
+    def connect(self):
+        return self
+
+
+class Drinker:
+    def __init__(self, *springs):
+        self.buckets = [getattr(spring, "consumer", "") for spring in springs]
+
+    def drank_from(self):
+        return self.buckets
+
+
+def a_spring():
+    return Spring()
+
+
+def test_what_a_node_offers_is_seen_in_the_node_whatever_made_it():
+    """A function that does not say what it returns, and what is no function."""
+    program = Program("springs")
+    springs = [program.add("spring", make) for make in (Spring, a_spring, functools.partial(Spring))]
+    program.add("drinker", Drinker, *springs, program.add("still", Still))
+    running = Processes(program)
+    try:
+        assert running.call("drinker", "drank_from") == ["drinker"] * 3 + [""]
+    finally:
+        running.close()
 
 
 def test_what_cannot_be_sent_is_refused_before_anything_starts():

@@ -17,7 +17,7 @@ import ray
 from cavalcade import checkpoint
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment, Settings
-from cavalcade.inspection import load_table
+from cavalcade.inspection import SavedTables
 from cavalcade.program import Placement, Program, ProgramFailed
 from cavalcade.runs import Run
 from cavalcade.runtimes import supervision
@@ -89,11 +89,11 @@ def test_a_killed_role_is_replaced_and_the_run_reaches_its_budget(here, tmp_path
     sitting.drive()
     assert sitting.run.rows()[-1]["step"] >= 6000
     assert [fault["node"] for fault in faults(sitting)] == [role] and "died" in faults(sitting)[0]["cause"]
-    table, step, version = load_table(sitting.run.path)
-    table.check()
-    assert step >= 6000 and version > 0
-    assert table.limiter.inserts - table.limiter.deletes == len(table)
-    table.close()
+    tables = SavedTables(sitting.run.path)
+    with tables.open(0) as (table, version):
+        table.check()
+        assert tables.step >= 6000 and version > 0
+        assert table.limiter.inserts - table.limiter.deletes == len(table)
 
 
 @pytest.mark.parametrize(("what", "says"), [("raise", "broke"), ("segfault", "died"), ("sleep", "no sign of life")])

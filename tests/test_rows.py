@@ -9,6 +9,7 @@ import cavalcade
 from cavalcade import checkpoint
 from cavalcade.errors import UserError
 from cavalcade.experiment import ALGORITHMS, ARCHITECTURES, Experiment, Settings
+from cavalcade.inspection import SavedTables, look
 from cavalcade.matrix import rows, table, why_not
 from cavalcade.row import Row
 from cavalcade.systems import SYSTEMS
@@ -17,10 +18,12 @@ from tests.leftovers import nothing_is_left  # noqa: F401
 SMALL = {
     "dqn": {"hidden": (16,), "replay_size": 2_000, "replay_start": 100, "batch": 16, "target_period": 20},
     "a2c": {"hidden": (16,), "unroll": 8},
+    "ppo": {"hidden": (16,), "unroll": 8},
     "impala": {"hidden": (16,), "unroll": 8, "batch": 10},
 }
 RUNS = [(algorithm, row) for algorithm in ("dqn", "a2c") for row in rows() if not why_not(algorithm, row)]
 RUNS += [("impala", ("local", "shards", updates)) for updates in ("own", "allreduce")]
+ALL = "CAVALCADE_ALL_ROWS" in os.environ  # make rows
 BOUNDED = {"envs": 4, "actors": 2, "evaluations": 0, "steps": 1_500, "backend": "numpy"}
 
 
@@ -118,13 +121,24 @@ SOME = [
 ]
 
 
-@pytest.mark.parametrize("algorithm, row", RUNS if "CAVALCADE_ALL_ROWS" in os.environ else SOME, ids=named)
+@pytest.mark.parametrize("algorithm, row", RUNS if ALL else SOME, ids=named)
 def test_a_row_runs_in_processes(tmp_path, algorithm, row):
     settings = {**BOUNDED, **placed(row), **SMALL[algorithm], "runtime": "process"}
     run = cavalcade.train(algorithm, "CartPole-v1", out=tmp_path / "run", display=False, **settings)
     last = list(run.rows())[-1]
     assert 1_500 <= last["step"] < 1_500 + 2 * 4 and last["updates"] > 0
     assert (run.path / "policy" / "policy.json").exists() and not (run.path / "faults.jsonl").exists()
+    assert_tables_can_be_looked_into(run)
+
+
+def assert_tables_can_be_looked_into(run):
+    """Each of them, wherever the process that held it has saved it."""
+    tables = SavedTables(run.path)
+    for number in range(len(tables)):
+        with tables.open(number) as (found, version):
+            found.check()
+            assert version > 0
+    assert "\n".join(look(run.path)).count("window: ") == len(tables) > 0
 
 
 ON_RAY = [
@@ -139,6 +153,37 @@ def test_a_row_runs_on_ray(tmp_path, algorithm, row):
     run = cavalcade.train(algorithm, "CartPole-v1", out=tmp_path / "run", display=False, **settings)
     last = list(run.rows())[-1]
     assert 1_500 <= last["step"] < 1_500 + 2 * 4 and last["updates"] > 0 and not (run.path / "faults.jsonl").exists()
+    assert_tables_can_be_looked_into(run)
+
+
+# --- other numbers of actors ----------------------------------------------------------------------------------------
+
+RUNTIMES = ("inprocess", "process", "ray")
+ALL_NUMBERS = [(system, actors, runtime) for system in SYSTEMS for actors in (1, 2, 3, 5) for runtime in RUNTIMES]
+SOME_NUMBERS = [(system, 3, "inprocess") for system in SYSTEMS] + [("ga3c", 1, "process")]
+
+
+def started(system, out, steps, **settings):
+    """A short run of a system; skipped where the runtime cannot have it."""
+    if settings["runtime"] == "ray" and ARCHITECTURES[SYSTEMS[system].architecture][0].updates == "hogwild":
+        pytest.skip(f"{system} changes memory that its learners share")
+    run = cavalcade.train(system, "CartPole-v1", out=out, display=False, evaluations=0, steps=steps, **settings)
+    last = list(run.rows())[-1]
+    assert last["step"] >= steps and last["updates"] > 0 and not (run.path / "faults.jsonl").exists()
+
+
+@pytest.mark.parametrize("system, actors, runtime", ALL_NUMBERS if ALL else SOME_NUMBERS)
+def test_a_system_runs_with_any_number_of_actors(tmp_path, system, actors, runtime):
+    algorithm = SYSTEMS[system].algorithm
+    small = {**SMALL[algorithm], **({"replay_start": 32} if algorithm == "dqn" else {})}
+    started(system, tmp_path / "run", 400, actors=actors, runtime=runtime, envs=4, backend="numpy", **small)
+
+
+@pytest.mark.skipif(not ALL, reason="make rows")
+@pytest.mark.parametrize("runtime", RUNTIMES)
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_system_runs_as_it_comes(tmp_path, system, runtime):
+    started(system, tmp_path / "run", 3_000, runtime=runtime)  # replay starts after 1,000
 
 
 def test_central_acting_in_lock_step_learns_what_local_acting_learns():

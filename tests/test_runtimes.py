@@ -6,7 +6,7 @@ import pytest
 
 import cavalcade
 from cavalcade import checkpoint
-from cavalcade.inspection import load_table
+from cavalcade.inspection import SavedTables
 from cavalcade.trained import load_policy
 from cavalcade.training import resume
 from tests.leftovers import nothing_is_left  # noqa: F401
@@ -62,16 +62,14 @@ def test_a_system_runs_anywhere(system, runtime, tmp_path, request):
 
 
 def assert_table_is_whole(run, system):
-    table, step, version = load_table(run.path)
-    try:
+    tables = SavedTables(run.path)
+    with tables.open(0) as (table, version):
         table.check()
-        assert step >= STEPS and version > 0
+        assert tables.step >= STEPS and version > 0
         counted = table.limiter
         assert counted.inserts - counted.deletes == len(table) and counted.samples > 0
         if "dqn" in system:  # one draw for an update, and perhaps one that waits to be learned from
             assert counted.samples - DQN["batch"] * version in (0, DQN["batch"])
-    finally:
-        table.close()
 
 
 def assert_it_goes_on(run):

@@ -74,6 +74,10 @@ def test_who_would_wait_for_ever_is_told():
     with pytest.raises(UserError, match="never has 5 items to draw at once: draw 4 or fewer"):
         table.sample(5, timeout=None)
     assert table.sample(5) is None, "who does not wait is told nothing but no"
+    with pytest.raises(UserError, match="never room for 5 items at once: insert 4 or fewer"):
+        table.insert(items(*range(5)), timeout=None)
+    assert not table.insert(items(*range(5))) and len(table) == 0
+    assert table.insert(items(*range(4)), timeout=None)
 
 
 def test_a_stack_gives_the_newest_first_and_each_once():
@@ -94,6 +98,29 @@ def test_first_in_gives_the_oldest_again_and_again_where_nothing_makes_it_go():
     assert numbers_of(table.sample(1)) == [1]
 
 
+@pytest.mark.parametrize(
+    "remover, kept",
+    [("min_heap", [0, 1, 3]), ("max_heap", [2, 3, 4]), ("lifo", [0, 1, 2]), ("fifo", [2, 3, 4])],
+)
+def test_a_new_item_is_inserted_before_the_remover_chooses_and_may_be_the_one_that_goes(remover, kept):
+    for together in (True, False):
+        table, priority = Table(BLANK, 3, "uniform", remover), np.array([2.0, 3.0, 1.0, 2.0, 0.5])
+        for numbers in [range(5)] if together else [[number] for number in range(5)]:
+            assert table.insert(items(*numbers), priority=priority[list(numbers)])
+        assert set(numbers_of(table.sample(100))) == set(kept)
+        assert (table.limiter.inserts, table.limiter.deletes) == (5, 2), "it counts as inserted and as removed"
+        table.check()
+
+
+def test_where_chance_removes_the_new_item_goes_as_often_as_any_other():
+    gone = [0, 0, 0]
+    for seed in range(600):
+        table = Table(BLANK, 2, "uniform", "uniform", seed=seed)
+        table.insert(items(0, 1, 2))
+        gone[3 - sum(set(numbers_of(table.sample(50))))] += 1
+    assert all(150 < count < 250 for count in gone)
+
+
 def test_heaps_give_the_lowest_or_highest_and_of_equal_ones_the_oldest():
     for kind, expected in (("min_heap", [1, 4, 0, 3, 2]), ("max_heap", [2, 0, 3, 1, 4])):
         table = Table(BLANK, 5, kind, max_times_sampled=1)
@@ -106,11 +133,13 @@ def test_heaps_follow_priorities_that_change(kind, sign):
     chance = np.random.default_rng(0)
     table = Table(BLANK, 200, kind, max_times_sampled=1)
     table.insert(items(*range(200)), priority=chance.integers(0, 50, 200))
-    for _ in range(20):
-        some = chance.permutation(200)[:10]
+    touched = dict.fromkeys(range(200), 0)  # and of equals those that were updated longest ago come first
+    for now in range(1, 21):
+        some = np.sort(chance.permutation(200)[:10])
+        touched |= dict.fromkeys(some.tolist(), now)
         table.update_priorities(table.key[some], chance.integers(0, 50, 10))
         table.check()
-    expected = sorted(range(200), key=lambda number: sign * table.priority[number])  # the order of equal ones stays
+    expected = sorted(range(200), key=lambda number: (sign * table.priority[number], touched[number]))
     assert numbers_of(table.sample(200)) == expected
 
 
@@ -166,6 +195,17 @@ def test_an_item_without_a_priority_gets_the_highest_there_ever_was_and_at_first
     table.insert(items(4, 5))  # the 4 has gone, but they have it
     table.update_priorities(table.key[table.key >> table.bits == 4], np.array([1.0]))
     assert set(np.round(table.sample(100).probability, 6)) == {0.8, 0.2}
+
+
+def test_a_priority_of_zero_has_no_share_under_any_exponent_unless_all_are_zero():
+    for exponent in (0.0, 0.6, 1.0):
+        table = Table.prioritised(BLANK, 4, exponent=exponent)
+        table.insert(items(0, 1, 2, 3), priority=np.array([0.0, 5.0, 0.0, 5.0]))
+        sample = table.sample(100)
+        assert set(numbers_of(sample)) == {1, 3} and set(sample.probability) == {0.5}
+        table.update_priorities(sample.keys, np.zeros(100))
+        sample = table.sample(100)
+        assert set(numbers_of(sample)) == {0, 1, 2, 3} and set(sample.probability) == {0.25}
 
 
 def test_importance_weights_are_schauls():

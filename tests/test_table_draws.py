@@ -14,10 +14,10 @@ UNLIKELY = 1e-4
 
 
 def filled(size, sampler="uniform", remover="fifo", priority=None, **more):
-    """Items 0, 1, 2 and so on lie at places 0, 1, 2 and so on."""
+    """Items 0, 1, 2 and so on lie at places 0, 1, 2 and so on; the last place is free."""
     table = Table(BLANK, size, sampler, remover, **more)
     assert table.insert({"n": np.arange(size)}, priority=priority)
-    assert np.array_equal(table.key >> table.bits, np.arange(size))
+    assert np.array_equal(table.key[:-1] >> table.bits, np.arange(size)) and table.key[-1] == -1
     return table
 
 
@@ -148,21 +148,28 @@ def test_consecutive_draws_are_independent_within_a_batch_and_between_batches(sa
 
 @pytest.mark.parametrize("remover", ["uniform", prioritised(-0.4), prioritised(1.0)])
 def test_the_remover_chooses_by_its_own_distribution(remover):
-    """One item comes, one goes, and the one that came takes the priority of the one that went."""
-    values = np.tile([0.0, 1e-9, 1e-3, 0.1, 1.0, 50.0], 50)
-    table = filled(300, "uniform", remover, priority=values, seed=4)
-    priority, gone = dict(zip(table.key.tolist(), values.tolist())), []
-    for _ in range(15_000):
-        before = table.key.copy()
-        table.insert({"n": np.zeros(1, np.int64)})
-        (place,) = np.flatnonzero(table.key != before)
-        gone.append(priority.pop(int(before[place])))
-        key = table.key[place : place + 1]
-        table.update_priorities(key, np.array(gone[-1:]))
-        priority[int(key[0])] = gone[-1]
+    """One item comes, one goes, perhaps itself; if not, it takes the priority of the one that went. So there are always
+    as many of each priority, and one more of that with which items come."""
+    values = np.tile([0.0, 1e-9, 1e-3, 0.1, 1.0, 50.0], 5)
+    table = filled(30, "uniform", remover, priority=values, seed=4)
+    priority, gone, itself = dict(zip(table.key.tolist(), values.tolist())), [], 0
+    for number in range(30, 15_030):
+        table.insert({"n": np.zeros(1, np.int64)}, priority=np.ones(1))
+        there = set(table.key[table.key >= 0].tolist())
+        (new,) = there - priority.keys() or {-1}
+        (old,) = priority.keys() - there or {-1}
+        assert (new < 0) == (old < 0) and (new < 0 or new >> table.bits == number)
+        gone.append(priority.pop(old, 1.0))
+        if new >= 0:
+            priority[new] = gone[-1]
+            table.update_priorities(np.array([new]), np.array(gone[-1:]))
+        itself += new < 0
     exponent = 0.0 if remover == "uniform" else remover.exponent
     shares = np.maximum(values[:6], 1e-8) ** exponent * (values[:6] > 0 if exponent > 0 else 1.0)
-    assert_fits(np.searchsorted(values[:6], gone), normal(shares))
+    often = np.array([5, 5, 5, 5, 6, 5]) * shares
+    assert_fits(np.searchsorted(values[:6], gone), normal(often))
+    expected = 15_000 * shares[4] / often.sum()
+    assert abs(itself - expected) < 5 * math.sqrt(expected) + 5
 
 
 def test_with_all_shares_zero_the_remover_chooses_uniformly():
@@ -229,12 +236,12 @@ def test_a_million_changes_leave_no_error_in_the_sum():
     table = filled(1_000, prioritised(1.0))
     chance = np.random.default_rng(0)
     for _ in range(1_000):
-        table.update_priorities(chance.permutation(table.key), 10 ** chance.uniform(-6, 6, 1_000))
+        table.update_priorities(chance.permutation(table.key[:-1]), 10 ** chance.uniform(-6, 6, 1_000))
     table.check()
     small = chance.random(1_000) * 1e-9  # beside what was there, a drift would be larger than these
-    table.update_priorities(table.key, small)
+    table.update_priorities(table.key[:-1], small)
     assert math.isclose(_core.total(table.core), math.fsum(small.astype(np.float32)), rel_tol=1e-12)
-    table.update_priorities(table.key, np.zeros(1_000))
+    table.update_priorities(table.key[:-1], np.zeros(1_000))
     assert _core.total(table.core) == 0.0
 
 

@@ -36,10 +36,12 @@ def at_random(how: Selector) -> bool:
 
 
 def shares(how, held):
-    if how.kind == "uniform" or how.exponent == 0:
+    if how.kind == "uniform":
         return [1.0] * len(held)
-    lowest = 1e-8 if how.exponent < 0 else 0.0
-    found = [max(item["priority"], lowest) ** how.exponent for item in held]
+    given = [item["priority"] for item in held]
+    if how.exponent < 0:
+        return [max(priority, 1e-8) ** how.exponent for priority in given]
+    found = [priority**how.exponent if priority else 0.0 for priority in given]  # 0 ** 0 would be 1
     return found if sum(found) else [1.0] * len(held)
 
 
@@ -49,7 +51,8 @@ def first(how, held):
         return held[0]
     if how.kind == "lifo":
         return held[-1]
-    return min(held, key=lambda item: item["priority"] * (1 if how.kind == "min_heap" else -1))  # the first of equals
+    sign = 1 if how.kind == "min_heap" else -1
+    return min(held, key=lambda item: (sign * item["priority"], item["touched"]))  # of equals the longest untouched
 
 
 class AgainstAList(RuleBasedStateMachine):
@@ -71,9 +74,15 @@ class AgainstAList(RuleBasedStateMachine):
         self.held: list[dict] = []  # oldest first
         self.keys: list[int] = []  # of all items there ever were
         self.inserts, self.deletes, self.samples, self.draws, self.peak = 0, 0, 0, 0, 1.0
+        self.touches = 0  # inserts and updates so far
         self.insert(first, 0, 1)
 
     # --- what the list does ---------------------------------------------------------------------------------------
+
+    def touch(self, item, priority):
+        item["priority"], item["touched"] = priority, self.touches
+        self.touches += 1
+        self.peak = max(self.peak, priority)
 
     def leave(self, item):
         self.held.remove(item)
@@ -90,7 +99,7 @@ class AgainstAList(RuleBasedStateMachine):
         assert len(gone) == count
         if any(share == 0 for share, item in zip(shares(self.remover, self.held), self.held) if item in gone):
             left = [item for item in self.held if item not in gone]
-            assert sum(shares(self.remover, left)) == len(left), "no share goes before those with one"
+            assert not any(item["priority"] for item in left), "no share goes before those with one"
         for item in gone:
             self.leave(item)
 
@@ -105,32 +114,27 @@ class AgainstAList(RuleBasedStateMachine):
         times=st.sampled_from([1, 1, 1, 3]),
     )
     def insert(self, priority, version, times):
-        """`priority` is given, or how many items come without one; `times` makes batches larger than the table."""
+        """`priority` is given, or how many items come without one; `times` makes batches larger than the table. An item
+        is inserted before the remover chooses, so it may go at once."""
         given = None if isinstance(priority, int) else np.array(priority * times)
         count = priority * times if given is None else len(given)
         numbers = list(range(self.inserts, self.inserts + count))
         assert self.table.insert(items(numbers), version, given)
         by_number = {key >> self.table.bits: key for key in self.table.key[self.table.key >= 0].tolist()}
         for i, number in enumerate(numbers):
-            if len(self.held) == self.capacity and not at_random(self.remover):
-                self.leave(first(self.remover, self.held))
-            mine = self.peak if given is None else float(np.float32(given[i]))
-            self.peak = max(self.peak, mine)
-            key = by_number.get(number)
-            self.held.append({"number": number, "key": key, "priority": mine, "times": 0, "version": version})
+            self.held.append({"number": number, "key": by_number.get(number), "times": 0, "version": version})
+            self.touch(self.held[-1], self.peak if given is None else float(np.float32(given[i])))
             self.inserts += 1
-        assert numbers[-1] in by_number, "what was inserted last is there"
-        if at_random(self.remover):
-            excess = len(self.held) - self.capacity
-            if count == 1 and excess == 1:
-                newest = self.held.pop()  # it could not be chosen, so its share does not count
-                self.remove(1)
-                self.held.append(newest)
-            else:
-                gone = [item for item in self.held if item["number"] not in by_number]
-                assert len(gone) == max(0, excess)
-                for item in gone:
-                    self.leave(item)
+            if len(self.held) > self.capacity and not at_random(self.remover):
+                self.leave(first(self.remover, self.held))
+        excess = len(self.held) - self.capacity
+        if excess == 1 == count:
+            self.remove(1)
+        elif excess > 0:  # who was there when each of them was chosen is not known
+            gone = [item for item in self.held if item["number"] not in by_number]
+            assert len(gone) == excess
+            for item in gone:
+                self.leave(item)
         self.keys += [item["key"] for item in self.held if item["number"] in numbers]
 
     @rule(count=st.integers(1, 7), importance=st.sampled_from([0.0, 0.4, 1.0]))
@@ -187,8 +191,7 @@ class AgainstAList(RuleBasedStateMachine):
         for key, (_, priority) in zip(keys, changes):
             for item in self.held:
                 if item["key"] == key:
-                    item["priority"] = float(np.float32(priority))
-                    self.peak = max(self.peak, item["priority"])
+                    self.touch(item, float(np.float32(priority)))
                     found += 1
         given = np.array([priority for _, priority in changes])
         assert self.table.update_priorities(np.array(keys, np.int64), given) == found

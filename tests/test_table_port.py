@@ -188,6 +188,37 @@ def test_room_in_a_queue_is_promised_to_one_writer_at_a_time():
     close(table, *ports)
 
 
+def test_a_writer_that_would_wait_for_ever_is_told():
+    memory = Memory("shared")
+    table = Table.queue(ITEM, 32, rows=Rows(ITEM.rows, 4096, memory), memory=memory)
+    port = Port(table, 0, grants=256)
+    to = Writer(port.address)
+    slots = to.take_rows(BATCH)
+    items = Items(np.stack([slots, slots], axis=1), {"number": np.arange(BATCH)})
+    with pytest.raises(UserError, match="never room for 64 items at once: insert 32 or fewer"):
+        to.insert(items, timeout=None)
+    assert not to.insert(items), "who does not wait is told nothing but no"
+    close(table, port)
+
+
+@pytest.mark.parametrize("queue", [True, False])
+def test_a_writer_can_send_as_many_items_at_once_as_it_has_rows(queue):
+    memory, count = Memory("shared"), 3_000
+    where = {"rows": Rows(ITEM.rows, 2 * count, memory), "memory": memory, "writer_rows": count + 1}
+    table = Table.queue(ITEM, count, **where) if queue else Table(ITEM, count, "fifo", max_times_sampled=2, **where)
+    port = table.share("actor/0")
+    to = Writer(port.address)
+    slots = to.take_rows(count + 1)
+    for _ in range(2):
+        may = to.can_insert(count)
+        port.step()
+    assert may and to.insert(Items(np.stack([slots[:-1], slots[1:]], axis=1), {"number": np.arange(count)}))
+    port.step()
+    each = 1 if queue else 2
+    assert table.sample(each * count).items["number"].tolist() == np.repeat(np.arange(count), each).tolist()
+    close(table, port)
+
+
 def test_stopping_wakes_a_writer_that_waits_for_rows():
     table = shared_table(size=64)
     port = Port(table, 0, grants=128)
@@ -218,7 +249,7 @@ def test_an_actor_writes_through_a_port_what_it_would_write_into_the_table(item)
         environments = VectorAdapter(Streams(count, MODES[1]), "streams", 0)
         kept = adders.signature(item, environments.spec, {}, {})
         memory = Memory("shared")
-        rows = Rows(kept.rows, adders.rows_needed(item, kept.rows, 1000, True, count) + 512, memory)
+        rows = Rows(kept.rows, adders.rows_of_items(item, kept.rows, 1000, True) + 512, memory)
         table = Table.queue(kept, 1000, rows=rows, memory=memory)
         ports = [Port(table, 0, grants=512)] if remote else []
         sink = Writer(ports[0].address) if remote else table

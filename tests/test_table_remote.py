@@ -84,9 +84,9 @@ def made(item, mode, stacked, size):
     environments = VectorAdapter(kind(COUNT, mode, seed=5), "streams", 5)
     spec = dataclasses.replace(environments.spec, frames=STACK if stacked else 1)
     kept = adders.signature(item, spec, {}, {"q_taken": np.zeros((), np.float32)} if not judged(item) else {})
-    under_way = adders.rows_needed(item, kept.rows, 0, True, COUNT, 2)
-    rows = Rows(kept.rows, adders.rows_needed(item, kept.rows, size, True, COUNT) + 2 * under_way + 64)
-    return environments, Table(kept, size, limiter=Limiter.at_least(1), rows=rows, writer_rows=2 * under_way + 64)
+    writer_rows = 2 * adders.rows_under_way(item, kept.rows, COUNT, 2) + 64
+    rows = Rows(kept.rows, adders.rows_of_items(item, kept.rows, size, True) + writer_rows)
+    return environments, Table(kept, size, limiter=Limiter.at_least(1), rows=rows, writer_rows=writer_rows)
 
 
 def judged(item):
@@ -180,6 +180,14 @@ def test_room_in_a_queue_is_promised_to_one_writer_at_a_time():
     ports[0].reclaim()  # the first has died after asking for more
     assert two.can_insert(64) and table.promised == 64
     table.check()
+
+
+def test_a_writer_that_would_wait_for_ever_is_told():
+    _, _, (writer,) = queue(32, writers=1)
+    items, _ = items_of(writer, 64)
+    with pytest.raises(UserError, match="never room for 64 items at once: insert 32 or fewer"):
+        writer.insert(items, timeout=None)
+    assert not writer.insert(items), "who does not wait is told nothing but no"
 
 
 def test_items_with_a_promise_do_not_wait_behind_a_wish_for_more_room():

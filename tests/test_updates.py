@@ -12,6 +12,7 @@ import pytest
 from cavalcade import backends, tree
 from cavalcade.errors import Stopped, UserError
 from cavalcade.experiment import Experiment, Settings
+from cavalcade.groups import REST, Range, Rule
 from cavalcade.optimiser import Optimiser
 from cavalcade.updates import Alone
 from cavalcade.updates.allreduce import ByAllReduce, Meeting, Reduced
@@ -147,8 +148,9 @@ def test_a_slice_and_shared_arrays_descend_as_a_learner_does(name, backend):
     gradients = np.random.default_rng(1).standard_normal((5, 100)).astype(np.float32)
     optimiser, vector = library.optimiser(settings), library.vector(start)
     state = optimiser.init(vector)
-    arrays = [fresh(library, settings, start[part]) for part in slices(100, 2)]
-    descents = [Descent(library, settings, part) for part in arrays]
+    rules = [Rule(library, settings, [Range(REST, 0, 100)]).of_slice(part) for part in slices(100, 2)]
+    arrays = [fresh(library, rule, start[part]) for rule, part in zip(rules, slices(100, 2))]
+    descents = [Descent(library, rule, part) for rule, part in zip(rules, arrays)]
     for gradient in gradients:
         vector, state = optimiser.update(library.vector(gradient), state, vector)
         for descent, part in zip(descents, slices(100, 2)):

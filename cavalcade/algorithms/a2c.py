@@ -7,7 +7,7 @@ loss = -log pi(a|s) (R - V) + value_cost / 2 (R - V)^2 - entropy_cost H(pi).
 from dataclasses import dataclass
 from typing import Any
 
-from cavalcade.algorithm import Forward
+from cavalcade.algorithm import Forward, Loss
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
 from cavalcade.config import setting
 from cavalcade.experience import Experience, Queue, Unroll
@@ -35,9 +35,9 @@ class A2C(ActorCritic):
     )
 
     @property
-    def reuse(self) -> str:  # type: ignore[override]
+    def max_lag(self) -> int | None:  # type: ignore[override]
         """In a longer queue the policy moves on while batches wait; what is added in the logarithm helps to bear it."""
-        return "many" if self.queue_batches > 1 and self.log_epsilon else "once"
+        return None if self.queue_batches > 1 and self.log_epsilon else 0
 
     def experience(self) -> Experience:
         return Experience(Unroll(self.unroll, self.discount), Queue(self.queue_batches), 0)
@@ -46,8 +46,8 @@ class A2C(ActorCritic):
         return steps // (self.unroll * environments)
 
     def loss(
-        self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree, coefficients: Tree
-    ) -> tuple[Any, dict]:
+        self, xp: Any, spec: EnvSpec, forward: Forward, target: Any, samples: Tree, noise: Tree, coefficients: Tree
+    ) -> Loss:
         outputs, values, step = evaluated(xp, forward, samples)
         reward, valid = self.rewards(xp, step["reward"]), step["valid"]
         advantage = gae(xp, reward, step["discount"], values, valid, self.gae_lambda)
@@ -68,4 +68,4 @@ class A2C(ActorCritic):
         entropy = mean(policy.entropy(self.log_epsilon))
         loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
         metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
-        return loss, {**metrics, "explained_variance": explained}
+        return Loss(loss, {**metrics, "explained_variance": explained})

@@ -2,13 +2,13 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
 from cavalcade.activations import ACTIVATIONS
-from cavalcade.algorithm import Adaptation, Clock, Forward
-from cavalcade.config import Config, setting
+from cavalcade.algorithm import Acted, Algorithm, Clock, Forward
+from cavalcade.config import setting
 from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.layers import Network, linear
 from cavalcade.model import Model, build
@@ -25,7 +25,7 @@ CONVOLUTION = "the torso for images"
 
 
 @dataclass(frozen=True)
-class ActorCritic(Config):
+class ActorCritic(Algorithm):
     discount: float = setting(0.99, DISCOUNT, "learning", at_least=0, at_most=1)
     gae_lambda: float = setting(
         0.95, "0 trusts the values after one step, 1 only the rewards of the unroll", "learning", at_least=0, at_most=1
@@ -53,9 +53,7 @@ class ActorCritic(Config):
     shared: bool = setting(False, "one torso for policy and value; always so for images and with memory", "network")
     memory: int = setting(0, "size of the LSTM between torso and heads; 0 is none", "network", at_least=0)
 
-    reuse = "once"
-    acts_by = "policy"
-    target_period = 0
+    max_lag: ClassVar[int | None] = 0
 
     def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
         heads = {
@@ -84,24 +82,19 @@ class ActorCritic(Config):
     def noise(self, spec: EnvSpec, rng: np.random.Generator, count: int, clock: Clock) -> Tree:
         return {"action": distributions.draw_noise(spec.action, rng, count)}
 
-    def exploration(self, count: int, clock: Clock) -> float | None:
-        return None  # the policy samples
-
-    def act(self, xp: Any, spec: EnvSpec, outputs: dict, obs: Tree, noise: Tree | None) -> tuple[Any, Tree]:
+    def act(
+        self, xp: Any, spec: EnvSpec, forward: Forward, obs: Tree, carry: Tree, first: Any, noise: Tree | None
+    ) -> Acted:
         """With what the policy's distribution was, from which the learner knows how likely the action was."""
+        outputs, carry = forward(obs, carry, first, heads=("policy",))
         policy = policy_of(xp, spec, outputs["policy"], obs)
         if noise is None:
-            return policy.mode(), {}
-        return policy.sample(noise["action"]), {"behaviour": outputs["policy"]}
+            return Acted(policy.mode(), {}, carry)
+        return Acted(policy.sample(noise["action"]), {"behaviour": outputs["policy"]}, carry)
 
-    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> tuple[Tree, dict]:
-        return items, {}
-
-    def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
-        return np.arange(items)[None]  # one update from the whole draw
-
-    def adaptation(self) -> Adaptation | None:
-        return None
+    @property
+    def scales_rewards(self) -> bool:
+        return self.normalise_rewards
 
     def rewards(self, xp: Any, reward: Any) -> Any:
         return xp.clip(reward, -1.0, 1.0) if self.clip_rewards else reward
@@ -128,7 +121,7 @@ def standardised(xp: Any, x: Any, mean: Callable[[Any], Any]) -> Any:
 def evaluated(xp: Any, forward: Forward, items: Tree) -> tuple[dict, Any, Tree]:
     """The model's outputs over unrolls [T + 1, B, ...], their values [T + 1, B], and the steps [T, B, ...]."""
     unroll, carry = time_major(xp, items)
-    outputs = forward(unroll["obs"], carry, unroll["first"])
+    outputs, _ = forward(unroll["obs"], carry, unroll["first"])
     return outputs, outputs["value"][..., 0], take(unroll, slice(-1))
 
 

@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 
 from cavalcade.activations import ACTIVATIONS
-from cavalcade.algorithm import Adaptation, Clock, Forward
-from cavalcade.config import Config, setting
+from cavalcade.algorithm import Acted, Algorithm, Clock, Forward, Loss, Target
+from cavalcade.config import setting
 from cavalcade.errors import UserError, require_at_least
 from cavalcade.experience import SMALLEST_PRIORITY, Experience, NStep, Replay
 from cavalcade.layers import Network, linear
@@ -30,7 +30,7 @@ ILLEGAL = -1e9  # the value of an action that may not be taken
 
 
 @dataclass(frozen=True)
-class DQN(Config):
+class DQN(Algorithm):
     discount: float = setting(
         0.99, "what a reward is worth one environment step later", "learning", at_least=0, at_most=1
     )
@@ -86,9 +86,6 @@ class DQN(Config):
     dueling: bool = setting(True, "value and advantages apart (Wang 2016)", "network")
     normalise_observations: bool = setting(False, "by their running mean and deviation; images are not", "network")
 
-    reuse = "many"
-    acts_by = "q"
-
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, replay_size=self.replay_start)
@@ -131,6 +128,9 @@ class DQN(Config):
     def updates(self, steps: int, environments: int) -> int:
         return max(0, steps - self.replay_start) // self.update_every
 
+    def target(self) -> Target:
+        return Target(self.target_period)
+
     def extras(self, spec: EnvSpec) -> Tree:
         zero = np.zeros((), np.float32)
         return {"q_taken": zero, "q_best": zero} if self.actor_priorities else {}
@@ -150,39 +150,35 @@ class DQN(Config):
         explore = rng.random(count, np.float32) < self.epsilon(count, clock)
         return {"explore": explore, "preference": rng.random((count, spec.action.logits), np.float32)}
 
-    def act(self, xp: Any, spec: EnvSpec, outputs: dict, obs: Tree, noise: Tree | None) -> tuple[Any, Tree]:
+    def act(
+        self, xp: Any, spec: EnvSpec, forward: Forward, obs: Tree, carry: Tree, first: Any, noise: Tree | None
+    ) -> Acted:
+        outputs, carry = forward(obs, carry, first)
         q = legal(xp, outputs["q"], obs)
         best = xp.argmax(q, axis=-1)
         if noise is None:
-            return best, {}
+            return Acted(best, {}, carry)
         random = xp.argmax(legal(xp, noise["preference"], obs), axis=-1)
         action = xp.where(noise["explore"], random, best)
-        return action, {"q_taken": xp.pick(q, action), "q_best": xp.max(q, axis=-1)} if self.actor_priorities else {}
-
-    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> tuple[Tree, dict]:
-        return items, {}
+        judged = {"q_taken": xp.pick(q, action), "q_best": xp.max(q, axis=-1)} if self.actor_priorities else {}
+        return Acted(action, judged, carry)
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
         return np.arange(items).reshape(self.updates_per_draw, -1)  # drawn at random already
 
-    def adaptation(self) -> Adaptation | None:
-        return None
-
     def loss(
-        self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree, coefficients: Tree
-    ) -> tuple[Any, dict]:
-        q_tm1 = forward(samples["obs"])["q"]  # [B, A]
-        q_t = xp.no_gradient(target, samples["next_obs"])["q"]
-        chooser = xp.no_gradient(forward, samples["next_obs"])["q"] if self.double else q_t
+        self, xp: Any, spec: EnvSpec, forward: Forward, target: Any, samples: Tree, noise: Tree, coefficients: Tree
+    ) -> Loss:
+        q_tm1 = forward(samples["obs"])[0]["q"]  # [B, A]
+        q_t = xp.no_gradient(target, samples["next_obs"])[0]["q"]
+        chooser = xp.no_gradient(forward, samples["next_obs"])[0]["q"] if self.double else q_t
         a_t = xp.argmax(legal(xp, chooser, samples["next_obs"]), axis=-1)
         goal = samples["reward"] + samples["discount"] * xp.pick(q_t, a_t)
         error = goal - xp.pick(q_tm1, samples["action"])
-        metrics = {"q": xp.mean(q_tm1), "error": xp.mean(xp.abs(error))}
-        if "weight" not in samples:
-            loss = xp.mean(huber(xp, error))
-            return loss, {"loss": loss, **metrics}
-        loss = xp.mean(samples["weight"] * huber(xp, error))
-        return loss, {"loss": loss, **metrics, "priority": xp.abs(error) + SMALLEST_PRIORITY}
+        weight = samples.get("weight")  # of prioritised draws
+        loss = xp.mean(huber(xp, error) if weight is None else weight * huber(xp, error))
+        priority = None if weight is None else xp.abs(error) + SMALLEST_PRIORITY
+        return Loss(loss, {"loss": loss, "q": xp.mean(q_tm1), "error": xp.mean(xp.abs(error))}, priority)
 
 
 def legal(xp: Any, q: Any, obs: Tree) -> Any:

@@ -9,9 +9,9 @@ alone, a small number inside the logarithm of the policy, or nothing.
 """
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
-from cavalcade.algorithm import Forward
+from cavalcade.algorithm import Forward, Loss
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
 from cavalcade.config import setting
 from cavalcade.errors import require_at_least
@@ -63,7 +63,7 @@ class Impala(ActorCritic):
     learning_rate: float = 7e-4
     normalise_advantages: bool = False
 
-    reuse = "many"
+    max_lag: ClassVar[int | None] = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,8 +77,8 @@ class Impala(ActorCritic):
         return int(steps / (self.unroll * self.batch * (1.0 - self.replay_share)))
 
     def loss(
-        self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree, coefficients: Tree
-    ) -> tuple[Any, dict]:
+        self, xp: Any, spec: EnvSpec, forward: Forward, target: Any, samples: Tree, noise: Tree, coefficients: Tree
+    ) -> Loss:
         outputs, values, step = evaluated(xp, forward, samples)
         reward, valid = self.rewards(xp, step["reward"]), step["valid"]
         policy = policy_of(xp, spec, outputs["policy"][:-1], step["obs"])
@@ -110,4 +110,4 @@ class Impala(ActorCritic):
         metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "rho": rho}
         error = goal - xp.stop_gradient(values[:-1])
         metrics["explained_variance"] = explained_variance(xp, goal, error, valid)
-        return loss * xp.sum(valid) if self.summed else loss, metrics
+        return Loss(loss * xp.sum(valid) if self.summed else loss, metrics)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.algorithm import DRAW, Adaptation, Forward
+from cavalcade.algorithm import DRAW, Adaptation, Forward, Loss
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised, time_major
 from cavalcade.config import setting
 from cavalcade.errors import UserError
@@ -36,7 +36,7 @@ class PPO(ActorCritic):
     def updates(self, steps: int, environments: int) -> int:
         return steps // (self.unroll * environments) * self.epochs * self.minibatches_per_epoch
 
-    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, items: Tree) -> tuple[Tree, dict]:
+    def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, target: Any, items: Tree) -> tuple[Tree, dict]:
         _, values, step = evaluated(xp, forward, items)
         reward = self.rewards(xp, step["reward"])
         advantage = gae(xp, reward, step["discount"], values, step["valid"], self.gae_lambda)
@@ -91,13 +91,13 @@ class PPO(ActorCritic):
         }
 
     def loss(
-        self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward, samples: Tree, coefficients: Tree
-    ) -> tuple[Any, dict]:
+        self, xp: Any, spec: EnvSpec, forward: Forward, target: Any, samples: Tree, noise: Tree, coefficients: Tree
+    ) -> Loss:
         carry, first = None, None
         if self.memory:
             samples, carry = time_major(xp, samples)
             first = samples["first"]
-        outputs = forward(samples["obs"], carry, first)
+        outputs, _ = forward(samples["obs"], carry, first)
         valid, advantage = samples["valid"], samples["advantage"]
         weight = valid / xp.clip(xp.sum(valid), 1.0, None)
 
@@ -128,4 +128,4 @@ class PPO(ActorCritic):
             if rule.end:  # the value goes on learning
                 loss = loss * coefficients[DRAW]["going"]
         loss = loss + self.value_cost * value_loss
-        return loss, {"loss": loss, "policy_loss": policy_loss, **metrics}
+        return Loss(loss, {"loss": loss, "policy_loss": policy_loss, **metrics})

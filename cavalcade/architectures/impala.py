@@ -22,7 +22,7 @@ def impala(x: Parts) -> Program:
 
 
 def require_unrolls(x: Parts, name: str) -> None:
-    if x.algorithm.reuse == "once" or not isinstance(x.experience.store, Queue):
+    if x.lock_step or not isinstance(x.experience.store, Queue):
         raise UserError(
             f"The architecture {name} draws unrolls once, a little after their policy has changed; this algorithm "
             "replays transitions, or bears no such lag: use it with the architecture sync."

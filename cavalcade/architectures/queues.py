@@ -14,10 +14,10 @@ class QueueBesideReplay(Table):
     takes whatever the queue has taken."""
 
     def __init__(self, x: Parts):
-        where, size = x.allocate(), x.queue_size
+        where, size = x.allocate(), x.plan.queue_size
         super().__init__(x.signature, size, "fifo", limiter=Limiter.queue(size), max_times_sampled=1, **where)
         self.replay = Table.uniform(
-            x.signature, x.replay_size, Limiter.at_least(x.experience.batch), seed=x.seed, **where
+            x.signature, x.plan.replay_size, Limiter.at_least(x.experience.batch), seed=x.seed, **where
         )
 
     def insert(self, *given: Any, **named: Any) -> bool:
@@ -26,6 +26,9 @@ class QueueBesideReplay(Table):
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
         """Where rows run out, what is replayed goes: what waits in the queue may not be lost."""
         return self.replay.take_rows(count, writer)
+
+    def tables(self) -> dict[str, Table]:
+        return {"queue": self, "replay": self.replay}
 
     def state(self) -> dict:
         replay = self.replay.state()
@@ -41,7 +44,7 @@ class QueueBesideReplay(Table):
     def check(self) -> None:
         from cavalcade.table.invariants import check
 
-        check(self, self.replay)
+        check(*self.tables().values())
 
     def stop(self) -> None:
         super().stop()

@@ -49,19 +49,35 @@ class Backend(Protocol):
     def optimiser(self, settings: Optimiser) -> Any:
         """An object with `init(vector) -> state` and `update(gradient, state, vector) -> vector, state`."""
 
-    def assign(self, target: Any, source: Any, now: Any) -> Any:
-        """`source` where `now` is true, else `target`; in place where the backend works in place."""
+    def assign(self, target: Any, source: Any, now: Any, mix: float = 1.0) -> Any:
+        """If `now` is true, `target` moved by the share `mix` of the way to `source`, else `target`; in place where the
+        backend works in place. Outside of what is compiled or recorded alone."""
+
+    def zero(self) -> Any:
+        """A count that `increment` raises by one, in place where the backend works in place."""
+
+    def increment(self, count: Any) -> Any: ...
+
+    def kept(self, array: Any) -> Any:
+        """The array as it is now, whatever is done to it in place later."""
+
+    def select(self, now: Any, new: Any, old: Any) -> Any:
+        """`new` if the scalar array `now` is true, else `old`; written over `new` where the backend works in place."""
+
+    def joined(self, vector: Any, pieces: list) -> Any:
+        """The vector whose consecutive pieces, changed, these are."""
 
     def scan_updates(
-        self, step: Callable, advance: Callable, state: dict, samples: Tree, indices: Any
+        self, step: Callable, advance: Callable, state: dict, samples: Tree, plan: Tree
     ) -> tuple[dict, Any]:
-        """For each row of `indices`: `state, row = step(state, samples, index)`, then `state = advance(state)`.
+        """For each row of the arrays in `plan` (`index`: which samples; `noise`: for the loss): `state, row =
+        step(state, samples, row of the plan)`, then `state = advance(state)`.
 
         Gives the state and the stacked rows. `step` is arithmetic on arrays and may be compiled or recorded alone.
         """
 
     def record(self, function: Callable) -> Callable:
-        """The same `function(state, samples, index) -> array`, which is arithmetic on arrays and changes nothing but
+        """The same `function(state, samples, plan) -> array`, which is arithmetic on arrays and changes nothing but
         the state's arrays in place; it may be compiled or recorded."""
 
     def compile(self, function: Callable) -> Callable: ...

@@ -42,7 +42,7 @@ def _namespace() -> SimpleNamespace:
     xp.one_hot = lambda index, count: jax.nn.one_hot(index, count, dtype=jnp.float32)
     xp.stop_gradient = jax.lax.stop_gradient
     xp.rows = lambda x, index: jnp.take(x, index, axis=0, mode="clip")
-    xp.no_gradient = lambda function, *args: jax.lax.stop_gradient(function(*args))
+    xp.no_gradient = lambda function, *args, **named: jax.lax.stop_gradient(function(*args, **named))
     xp.log_softmax = jax.nn.log_softmax
     xp.pick = _pick
     xp.scan = lambda step, carry, xs, reverse=False: jax.lax.scan(
@@ -78,18 +78,34 @@ class JaxBackend:
     def optimiser(self, settings: Optimiser) -> "JaxOptimiser":
         return JaxOptimiser(settings)
 
-    def assign(self, target: Any, source: Any, now: Any) -> Any:
-        return jnp.where(now, source, target)
+    def assign(self, target: Any, source: Any, now: Any, mix: float = 1.0) -> Any:
+        return jnp.where(now, source if mix == 1.0 else target + mix * (source - target), target)
+
+    def zero(self) -> Any:
+        return self.vector(np.zeros((), np.float32))
+
+    def increment(self, count: Any) -> Any:
+        return count + 1.0
+
+    def kept(self, array: Any) -> Any:
+        return array
+
+    def select(self, now: Any, new: Any, old: Any) -> Any:
+        return jnp.where(now, new, old)
+
+    def joined(self, vector: Any, pieces: list) -> Any:
+        return jnp.concatenate(pieces)
 
     def scan_updates(
-        self, step: Callable, advance: Callable, state: dict, samples: tree.Tree, indices: Any
+        self, step: Callable, advance: Callable, state: dict, samples: tree.Tree, plan: tree.Tree
     ) -> tuple[dict, Any]:
-        def body(state: dict, index: Any) -> tuple[dict, Any]:
-            state, row = step(state, samples, index)
+        def body(state: dict, one: tree.Tree) -> tuple[dict, Any]:
+            state, row = step(state, samples, one)
             return advance(state), row
 
-        few = len(indices) if len(indices) <= 4 else 1  # a loop costs more than it saves for a few small updates
-        return jax.lax.scan(body, state, indices, unroll=few)
+        count = len(plan["index"])
+        few = count if count <= 4 else 1  # a loop costs more than it saves for a few small updates
+        return jax.lax.scan(body, state, plan, unroll=few)
 
     def record(self, function: Callable) -> Callable:
         return jax.jit(function)

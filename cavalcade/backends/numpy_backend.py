@@ -64,8 +64,11 @@ def _namespace(np_like: Any) -> SimpleNamespace:
         columns = n.reshape(columns, (batch, height, width, channels, size * size))
         return n.transpose(n.max(columns, axis=-1), (0, 3, 1, 2))
 
-    def no_gradient(function: Callable, *args: Any) -> Any:
-        return tree.map(xp.stop_gradient, function(*args))
+    def no_gradient(function: Callable, *args: Any, **named: Any) -> Any:
+        result = function(*args, **named)
+        if isinstance(result, tuple):
+            return tuple(tree.map(xp.stop_gradient, part) for part in result)
+        return tree.map(xp.stop_gradient, result)
 
     xp.no_gradient = no_gradient
     xp.log_softmax, xp.pick, xp.scan, xp.conv2d, xp.max_pool = log_softmax, pick, scan, conv2d, max_pool
@@ -163,15 +166,32 @@ class NumpyBackend:
     def optimiser(self, settings: Optimiser) -> "NumpyOptimiser":
         return NumpyOptimiser(settings)
 
-    def assign(self, target: np.ndarray, source: np.ndarray, now: Any) -> np.ndarray:
-        return source.copy() if now else target
+    def assign(self, target: np.ndarray, source: np.ndarray, now: Any, mix: float = 1.0) -> np.ndarray:
+        if not now:
+            return target
+        return source.copy() if mix == 1.0 else target + np.float32(mix) * (source - target)
+
+    def zero(self) -> np.ndarray:
+        return np.zeros((), np.float32)
+
+    def increment(self, count: np.ndarray) -> np.ndarray:
+        return np.float32(count + 1)  # type: ignore[return-value]
+
+    def kept(self, array: np.ndarray) -> np.ndarray:
+        return array
+
+    def select(self, now: Any, new: np.ndarray, old: np.ndarray) -> np.ndarray:
+        return new if now else old
+
+    def joined(self, vector: np.ndarray, pieces: list) -> np.ndarray:
+        return np.concatenate(pieces)
 
     def scan_updates(
-        self, step: Callable, advance: Callable, state: dict, samples: tree.Tree, indices: np.ndarray
+        self, step: Callable, advance: Callable, state: dict, samples: tree.Tree, plan: tree.Tree
     ) -> tuple[dict, np.ndarray]:
         rows = []
-        for index in indices:
-            state, row = step(state, samples, index)
+        for number in range(len(plan["index"])):
+            state, row = step(state, samples, tree.take(plan, number))
             state = advance(state)
             rows.append(row)
         return state, np.stack(rows)

@@ -43,9 +43,9 @@ def _fractions(x: Any) -> Any:
     return x.to(torch.float32, memory_format=torch.channels_last).mul_(1.0 / 255.0)
 
 
-def _no_gradient(function: Callable, *args: Any) -> Any:
+def _no_gradient(function: Callable, *args: Any, **named: Any) -> Any:
     with torch.no_grad():
-        return function(*args)
+        return function(*args, **named)
 
 
 def _namespace(device: torch.device) -> SimpleNamespace:
@@ -102,17 +102,34 @@ class TorchBackend:
     def optimiser(self, settings: Optimiser) -> "TorchOptimiser":
         return TorchOptimiser(settings)
 
-    def assign(self, target: torch.Tensor, source: torch.Tensor, now: Any) -> torch.Tensor:
-        return target.copy_(source) if now else target
+    def assign(self, target: torch.Tensor, source: torch.Tensor, now: Any, mix: float = 1.0) -> torch.Tensor:
+        if not now:
+            return target
+        return target.copy_(source) if mix == 1.0 else target.lerp_(source, mix)
+
+    def zero(self) -> torch.Tensor:
+        return torch.zeros((), device=self.device)
+
+    def increment(self, count: torch.Tensor) -> torch.Tensor:
+        return count.add_(1.0)
+
+    def kept(self, array: torch.Tensor) -> torch.Tensor:
+        return array.clone()
+
+    def select(self, now: Any, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:
+        return new.copy_(torch.where(now, new, old))
+
+    def joined(self, vector: torch.Tensor, pieces: list) -> torch.Tensor:
+        return vector  # the pieces are parts of it
 
     def scan_updates(
-        self, step: Callable, advance: Callable, state: dict, samples: tree.Tree, indices: torch.Tensor
+        self, step: Callable, advance: Callable, state: dict, samples: tree.Tree, plan: tree.Tree
     ) -> tuple[dict, torch.Tensor]:
         if self.stepping is None or self.stepping[0] != step:
             self.stepping = (step, Recorded(lambda *given: step(*given)[1]))
-        rows = []
-        for index in torch.unbind(indices):
-            rows.append(self.stepping[1](state, samples, index))
+        rows, each = [], tree.map(torch.unbind, plan)
+        for number in range(len(each["index"])):
+            rows.append(self.stepping[1](state, samples, tree.take(each, number)))
             state = advance(state)
         return state, torch.stack(rows)
 

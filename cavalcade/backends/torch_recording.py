@@ -31,17 +31,17 @@ class Recorded:
         self.function = function
         self.programs: dict[Any, Callable | None] = {}
 
-    def __call__(self, state: dict, samples: tree.Tree, index: torch.Tensor) -> torch.Tensor:
+    def __call__(self, state: dict, samples: tree.Tree, plan: tree.Tree) -> torch.Tensor:
         if state["updates"] < self.WARM_UP or not state["params"].is_cpu:  # elsewhere kernels cost more
-            return self.function(state, samples, index)
-        given = {"state": {**state, "updates": {}}, "samples": samples, "index": index}
+            return self.function(state, samples, plan)
+        given = {"state": {**state, "updates": {}}, "samples": samples, "plan": plan}
         flat = tree.leaves(given)
         shapes = tuple(leaf.shape for leaf in flat)
         if shapes not in self.programs:
             self.programs[shapes] = self._record(given, flat)
         program = self.programs[shapes]
         if program is None:
-            return self.function(state, samples, index)
+            return self.function(state, samples, plan)
         with torch.jit.optimized_execution(False):  # its optimiser joins matrix products, and the last bits differ
             return program(*flat)
 
@@ -51,7 +51,7 @@ class Recorded:
             recording = Recording(scratch)
             with recording:
                 same = tree.rebuild(given, iter(scratch))
-                result = self.function(same["state"], same["samples"], same["index"])
+                result = self.function(same["state"], same["samples"], same["plan"])
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # torch.jit is in maintenance; without it the eager path remains
                 return torch.jit.trace(recording.program(result), tuple(scratch), check_trace=False)

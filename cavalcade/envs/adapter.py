@@ -8,6 +8,7 @@
 A vector environment keeps its random state to itself, so a restored one begins new episodes from new seeds.
 """
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -21,7 +22,7 @@ from cavalcade.envs.fitting import MISTAKES
 from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.sentinel import Sentinel
 from cavalcade.envs.tally import METRICS, Tally
-from cavalcade.envs.vector import Episode, Step, stream_seed
+from cavalcade.envs.vector import Episode, Step, stream_seed, time_limit
 from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK
@@ -64,7 +65,7 @@ class VectorAdapter:
         raw, self.info = self._reset(seed=self._reset_seed())
         masked = MASK in self.info
         self._encoder = Encoder(name, space, env.single_action_space, masked, self._place, reuses_buffers)
-        self.spec = self._encoder.spec
+        self.spec = replace(self._encoder.spec, time_limit=time_limit(env))
         self._sentinel = Sentinel(self.spec, self.count, self._place)
         self._observation = self._encode(raw)
         self._check_first(self._observation)

@@ -21,7 +21,7 @@ from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.protocol import explain
 from cavalcade.envs.sentinel import Sentinel
 from cavalcade.envs.tally import Tally
-from cavalcade.envs.vector import Episode, Step, stream_seed
+from cavalcade.envs.vector import Episode, Step, stream_seed, time_limit
 from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK, Leaf
@@ -54,7 +54,7 @@ class EnvironmentLoop:
         started = [self._begin(index) for index in range(self.count)]
         rows, infos = zip(*started)
         self._encoder = Encoder(name, head.observation_space, head.action_space, MASK in infos[0], self._place)
-        self.spec = self._encoder.spec
+        self.spec = replace(self._encoder.spec, time_limit=time_limit(head))
         if isinstance(head, gym.wrappers.FrameStackObservation) and isinstance(self.spec.observation, Leaf):
             self.spec = replace(self.spec, frames=head.stack_size)
         self._sentinel = Sentinel(self.spec, self.count, self._place)

@@ -7,7 +7,7 @@ whether a transition happened at all. The classes that fill it in are `Environme
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -37,6 +37,11 @@ class Step(NamedTuple):
     observation: Tree  # [N, ...] what to act on next
     first: np.ndarray  # [N] bool; `observation` is the first of an episode
     episodes: list[Episode]
+
+    @property
+    def resets_at_once(self) -> bool:
+        """Whether somewhere an episode ended and the next began in this step."""
+        return self.next_observation is not self.observation
 
     @staticmethod
     def joined(steps: Sequence["Step"]) -> "Step":
@@ -86,3 +91,9 @@ def stream_seed(*counters: int) -> int:
     """A seed that depends on nothing but its counters (root seed, actor, environment, episode): adding actors
     or environments changes no existing stream, and any episode can be begun again on its own."""
     return int(np.random.SeedSequence(counters).generate_state(1)[0])
+
+
+def time_limit(env: Any) -> int:
+    """Steps after which a Gymnasium environment says that it cuts its episodes short; 0 if it does not say."""
+    spec = getattr(env, "spec", None)
+    return (spec.max_episode_steps or 0) if spec is not None else 0

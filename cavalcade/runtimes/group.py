@@ -33,8 +33,10 @@ class Group:
         self.pause = SHORTEST
 
     def offer(self, way: str, consumers: list[tuple[str, str]]) -> dict[tuple[str, str], Any]:
-        """Make the services by which nodes elsewhere reach those here; `way` is the method that makes one."""
-        self.services = {(name, consumer): getattr(self.mine[name], way)(consumer) for name, consumer in consumers}
+        """Make the services by which nodes elsewhere reach those here; `way` is the method that makes one. Of a node
+        without it, others see its counted steps."""
+        there = [(name, consumer) for name, consumer in consumers if hasattr(self.mine[name], way)]
+        self.services = {(name, consumer): getattr(self.mine[name], way)(consumer) for name, consumer in there}
         made = dict.fromkeys(self.services.values())  # several may share one
         self.serving = [service.step for service in made if hasattr(service, "step")]
         return self.services

@@ -81,7 +81,7 @@ class Processes(Supervisor):
             member.index,
             member.nodes,
             {edge: self._address(edge, consumer) for edge, consumer in self._edges(member)},
-            self._consumers(member, "share"),
+            self._consumers(member),
             self.words.address,
             {node: member.index for node, member in self.where.items()},
             member.incarnation,

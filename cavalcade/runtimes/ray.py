@@ -102,7 +102,7 @@ class RayRuntime(Supervisor):
     def _start(self, member: RayMember) -> None:
         from cavalcade.runtimes import ray_host
 
-        edges, consumers = self._edges(member), self._consumers(member, "serve")
+        edges, consumers = self._edges(member), self._consumers(member)
         remote = {
             edge: (self.where[edge].process, consumer, self.addresses[edge, consumer])
             for edge, consumer in edges

@@ -2,9 +2,7 @@
 started, heard and ended is the runtime's own part.
 """
 
-import contextlib
 import time
-import typing
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -105,24 +103,15 @@ class Supervisor:
         here = {node.name for node in member.nodes}
         return sorted({(edge, node.name) for node in member.nodes for edge in node.edges() if edge not in here})
 
-    def _consumers(self, member: Member, way: str) -> list[tuple[str, str]]:
-        """(node of this process, node elsewhere that reaches it), of nodes that offer this way of being reached."""
+    def _consumers(self, member: Member) -> list[tuple[str, str]]:
+        """(node of this process, node elsewhere that refers to it); once it is built it is seen what it offers."""
         here = {node.name for node in member.nodes}
         return sorted(
             (edge, node.name)
             for node in self.program.nodes.values()
             for edge in set(node.edges())
-            if edge in here and node.name not in here and hasattr(self._kind(edge), way)
+            if edge in here and node.name not in here
         )
-
-    def _kind(self, name: str) -> Any:
-        """What a node will be: its class, or the class that a method says it returns."""
-        make = self.program.nodes[name].make
-        if isinstance(make, type):
-            return make
-        with contextlib.suppress(NameError, TypeError):
-            return typing.get_type_hints(make).get("return")
-        return None
 
     # --- signs of life ------------------------------------------------------------------------------------------------
 

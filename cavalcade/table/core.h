@@ -40,12 +40,13 @@ struct Table;
 typedef struct {
     Kind kind;
     double exponent;
-    float *leaf;           /* prioritised: [capacity, rounded up to FAN] priority ** exponent */
+    float *leaf;           /* prioritised: [places, rounded up to FAN] priority ** exponent, and 0 for a priority of 0 */
     double *inner;         /* the sums above, one level after the other; doubles, so that no probability drifts */
     int levels;
     int64_t leaves, offset[LEVELS], size[LEVELS];
     int32_t *after, *before; /* first and last in: a list in order of insertion; heaps: places, and where each is */
-    int64_t *head, *tail;    /* of the list; of a heap, `head` is its count */
+    int64_t *touched;        /* heaps: [places] the number of each item's last change, its insert being the first */
+    int64_t *head, *tail;    /* of the list; of a heap, `head` is its count and `tail` how many changes there were */
     int64_t pending;
     int32_t changed[PENDING];
 } Selector;
@@ -63,17 +64,19 @@ typedef struct {
 #define ITEM(t, place) ((Item *)((t)->records + (int64_t)(place) * (t)->stride))
 
 typedef struct Table {
-    int64_t capacity, width, max_times, stride;
+    int64_t capacity; /* items that may stay */
+    int64_t places;   /* one more: a new item lies among the others while the remover chooses */
+    int64_t width, max_times, stride;
     int bits;
     int64_t *counters; /* [COUNTERS] */
     double *peak;      /* [1] the highest priority so far: what an item gets that comes without one */
-    int32_t *free;     /* [capacity] a stack of free places */
-    char *records;     /* [capacity, stride] */
+    int32_t *free;     /* [places] a stack of free places */
+    char *records;     /* [places, stride] */
     Rows *rows;
     Selector sampler, remover;
 } Table;
 
-void selector_layout(Selector *s, int64_t capacity);
+void selector_layout(Selector *s, int64_t places);
 void selector_add(Table *t, Selector *s, int64_t place);
 void selector_drop(Table *t, Selector *s, int64_t place);
 void selector_change(Table *t, Selector *s, int64_t place);

@@ -27,9 +27,10 @@ def _check_items(table: Table) -> None:
     assert np.array_equal(table.key[there] & ((1 << table.bits) - 1), there), "a key points elsewhere"
     assert (table.key[there] >> table.bits < following).all(), "an item comes from the future"
     assert len(np.unique(table.key[there])) == live, "two items have one key"
-    assert sorted(table.free[: table.capacity - live].tolist()) == sorted(
-        set(range(table.capacity)) - set(there.tolist())
-    ), "free places are not those without an item"
+    places = table.capacity + 1
+    assert sorted(table.free[: places - live].tolist()) == sorted(set(range(places)) - set(there.tolist())), (
+        "free places are not those without an item"
+    )
     assert table.times[there].sum() == spent, "draws are miscounted"
     if table.max_times_sampled:
         assert (table.times[there] < table.max_times_sampled).all(), "an item was drawn too often"
@@ -40,8 +41,8 @@ def _check_items(table: Table) -> None:
 
 def _check_selector(table: Table, chooser: Selector, arrays: tuple, at: int) -> None:
     there = np.flatnonzero(table.key >= 0)
-    first, second = arrays
     if chooser.kind in ("fifo", "lifo"):
+        first, _ = arrays
         place, order = int(table.counters[at]), []
         while place >= 0:
             order.append(place)
@@ -50,18 +51,21 @@ def _check_selector(table: Table, chooser: Selector, arrays: tuple, at: int) -> 
         assert order == by_age.tolist(), "the list is not in the order of insertion"
         assert int(table.counters[at + 1]) == (order[-1] if order else -1), "the end of the list is wrong"
     elif chooser.kind in ("min_heap", "max_heap"):
+        first, second, touched = arrays
         count = int(table.counters[at])
         heap = first[:count]
         assert sorted(heap.tolist()) == there.tolist(), "the heap holds other items"
         assert np.array_equal(second[heap], np.arange(count)), "the heap has lost an item"
         sign = 1 if chooser.kind == "min_heap" else -1
-        rank = [(sign * float(table.priority[place]), int(table.key[place])) for place in heap]
-        assert all(rank[(i - 1) // 2] <= rank[i] for i in range(1, count)), "the heap is out of order"
-    elif chooser.kind == "prioritised" and chooser.exponent != 0:
+        rank = [(sign * float(table.priority[place]), int(touched[place])) for place in heap]
+        assert all(rank[(i - 1) // 2] < rank[i] for i in range(1, count)), "the heap is out of order"
+        assert (touched[heap] < table.counters[at + 1]).all(), "a change comes from the future"
+    elif chooser.kind == "prioritised":
+        first, second = arrays
         expected = np.zeros(len(first))
         base = table.priority[there].astype(np.float64)
         base = np.maximum(base, 1e-8) if chooser.exponent < 0 else base
-        expected[there] = np.minimum(base**chooser.exponent, 1e30)
+        expected[there] = np.where(base > 0, np.minimum(base**chooser.exponent, 1e30), 0)
         np.testing.assert_allclose(first, expected, rtol=1e-5, err_msg="a share is wrong")
         _check_sums(first, second)
 

@@ -56,23 +56,17 @@ void table_delete(Table *t, int64_t place) {
     t->counters[SPENT] -= item->times;
     t->counters[LIVE]--;
     item->key = -1;
-    t->free[t->capacity - t->counters[LIVE] - 1] = (int32_t)place;
+    t->free[t->places - t->counters[LIVE] - 1] = (int32_t)place;
 }
 
-/* Insert one after the other; where the table is full the remover makes room. Gives how many it removed. */
+/* Insert one after the other. As soon as there is one too many the remover chooses who goes, the new one not excepted.
+   Gives how many went. */
 int64_t table_insert(Table *t, int64_t count, const int32_t *slots, const float *priority, int64_t version,
                      double made, int32_t *places) {
     int64_t removed = 0;
     double ignored;
     for (int64_t i = 0; i < count; i++, slots += t->width) {
-        /* first the references: what is removed now may share rows with what comes */
-        for (int64_t j = 0; j < t->width; j++)
-            if (slots[j]) rows_refer(t->rows, slots[j], 1);
-        if (t->counters[LIVE] == t->capacity) {
-            table_delete(t, selector_choose(t, &t->remover, &ignored));
-            removed++;
-        }
-        int64_t place = t->free[t->capacity - t->counters[LIVE] - 1];
+        int64_t place = t->free[t->places - t->counters[LIVE] - 1];
         Item *item = ITEM(t, place);
         t->counters[LIVE]++;
         if (place >= t->counters[HIGH]) t->counters[HIGH] = place + 1;
@@ -81,11 +75,18 @@ int64_t table_insert(Table *t, int64_t count, const int32_t *slots, const float 
         item->made = made;
         item->priority = priority ? priority[i] : (float)*t->peak;
         item->times = 0;
-        for (int64_t j = 0; j < t->width; j++) item->slots[j] = slots[j];
+        for (int64_t j = 0; j < t->width; j++) {
+            item->slots[j] = slots[j];
+            if (slots[j]) rows_refer(t->rows, slots[j], 1);
+        }
         if (item->priority > *t->peak) *t->peak = item->priority;
         places[i] = (int32_t)place;
         selector_add(t, &t->sampler, place);
         selector_add(t, &t->remover, place);
+        if (t->counters[LIVE] > t->capacity) {
+            table_delete(t, selector_choose(t, &t->remover, &ignored));
+            removed++;
+        }
     }
     selector_settle(&t->sampler);
     selector_settle(&t->remover);
@@ -117,7 +118,7 @@ int64_t table_update(Table *t, int64_t count, const int64_t *keys, const float *
     int64_t found = 0, mask = ((int64_t)1 << t->bits) - 1;
     for (int64_t i = 0; i < count; i++) {
         int64_t place = keys[i] & mask;
-        if (keys[i] < 0 || place >= t->capacity || ITEM(t, place)->key != keys[i]) continue; /* it has gone */
+        if (keys[i] < 0 || place >= t->places || ITEM(t, place)->key != keys[i]) continue; /* it has gone */
         ITEM(t, place)->priority = priority[i];
         if (priority[i] > *t->peak) *t->peak = priority[i];
         selector_change(t, &t->sampler, place);

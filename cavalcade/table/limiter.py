@@ -5,7 +5,7 @@ there are or how fast they run. Queues, minimum sizes and ratios are settings of
 """
 
 from dataclasses import dataclass, field
-from math import inf
+from math import floor, inf
 
 from cavalcade.errors import UserError
 
@@ -52,6 +52,13 @@ class Limiter:
         after = self.inserts + count
         return after - self.deletes <= self.min_size or after * self.samples_per_insert - self.samples <= self.max_diff
 
+    @property
+    def most_at_once(self) -> float:
+        """Items of one insert above which it waits for ever: draws leave a balance of `min_diff` or more, from where it
+        may rise by the width of the window, and even an emptied table takes no more than `min_size` regardless."""
+        width = (self.max_diff - self.min_diff) / self.samples_per_insert
+        return max(self.min_size, floor(width + 1e-9) if width < inf else inf)
+
     def can_sample(self, count: int) -> bool:
         if self.inserts - self.deletes < self.min_size:
             return False
@@ -63,3 +70,9 @@ class Limiter:
             f"{self.inserts - self.deletes} items (needs {self.min_size}), {self.inserts} inserted, "
             f"{self.samples} drawn, balance {balance:g} in the window [{self.min_diff:g}, {self.max_diff:g}]"
         )
+
+
+def require_room(count: int, most: float) -> None:
+    """Refuse to wait for room that there will never be."""
+    if count > most:
+        raise UserError(f"There is never room for {count:,} items at once: insert {most:,} or fewer.")

@@ -232,10 +232,9 @@ class Shards(_Parts):
                 raise UserError(
                     f"{name} drops items after {table.max_times_sampled} draws; shards need max_times_sampled=0."
                 )
-        exponents = [_exponent(table) for table in self.tables]
-        if len(set(exponents)) > 1:
-            texts = ", ".join(f"{exponent:g}" for exponent in exponents)
-            raise UserError(f"The shards have the exponents {texts} (0 is uniform): all have to be the same.")
+        samplers = [str(table.sampler) for table in self.tables]
+        if len(set(samplers)) > 1:
+            raise UserError(f"The shards draw {', '.join(samplers)}: all have to draw alike.")
         self.rng = np.random.default_rng(seed)
         self.chosen = np.zeros(0, np.int64)  # shards that are chosen and not yet served
         self.share = np.zeros(0)  # with which each of them was chosen
@@ -286,10 +285,6 @@ class Shards(_Parts):
 def _at_least_one(count: int) -> None:
     if count < 1:
         raise UserError(f"A draw takes at least 1 item, not {count}.")
-
-
-def _exponent(table: Table) -> float:
-    return table.sampler.exponent if table.sampler.kind == "prioritised" else 0.0
 
 
 def _contents(table: Table) -> tuple:

@@ -20,7 +20,8 @@ typedef struct {
 
 static void *hold(Opened *o, PyObject *array, Py_ssize_t item, Py_ssize_t least) {
     Py_buffer *view = &o->arrays[o->count];
-    if (PyObject_GetBuffer(array, view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) return NULL;
+    if (!array) PyErr_SetString(PyExc_ValueError, "the core needs more arrays");
+    if (!array || PyObject_GetBuffer(array, view, PyBUF_C_CONTIGUOUS | PyBUF_WRITABLE) < 0) return NULL;
     o->count++;
     if (view->itemsize != item || view->len < item * least) {
         PyErr_Format(PyExc_ValueError, "array %d of the core has the wrong type or length", o->count - 1);
@@ -56,19 +57,19 @@ static PyObject *open_rows(PyObject *self, PyObject *args) {
     return capsule;
 }
 
-static int open_selector(Opened *o, Selector *s, PyObject *given, int64_t capacity, int64_t *head, int64_t *tail) {
-    PyObject *a, *b;
+static int open_selector(Opened *o, Selector *s, PyObject *given, int64_t places, int64_t *head, int64_t *tail) {
+    PyObject *a = NULL, *b = NULL, *c = NULL;
     int kind;
-    if (!PyArg_ParseTuple(given, "idOO", &kind, &s->exponent, &a, &b)) return 0;
+    if (!PyArg_ParseTuple(given, "id|OOO", &kind, &s->exponent, &a, &b, &c)) return 0;
     s->kind = kind, s->head = head, s->tail = tail;
-    selector_layout(s, capacity);
+    selector_layout(s, places);
     if (kind == UNIFORM) return 1;
     if (kind == PRIORITISED) {
         int64_t inner = s->levels ? s->offset[s->levels - 1] + s->size[s->levels - 1] : 0;
-        s->leaf = hold(o, a, 4, (capacity + FAN - 1) / FAN * FAN);
-        return s->leaf && (s->inner = hold(o, b, 8, inner));
+        return (s->leaf = hold(o, a, 4, s->leaves)) && (s->inner = hold(o, b, 8, inner));
     }
-    return (s->after = hold(o, a, 4, capacity)) && (s->before = hold(o, b, 4, capacity));
+    if (!(s->after = hold(o, a, 4, places)) || !(s->before = hold(o, b, 4, places))) return 0;
+    return kind == FIFO || kind == LIFO || (s->touched = hold(o, c, 8, places));
 }
 
 static PyObject *open_table(PyObject *self, PyObject *args) {
@@ -86,11 +87,12 @@ static PyObject *open_table(PyObject *self, PyObject *args) {
     o->other = rows;
     Table *t = &o->table;
     t->rows = &store->rows;
-    t->capacity = capacity, t->width = width, t->stride = stride, t->max_times = max_times, t->bits = bits;
+    t->capacity = capacity, t->places = capacity + 1;
+    t->width = width, t->stride = stride, t->max_times = max_times, t->bits = bits;
     if (!(t->counters = hold(o, counters, 8, COUNTERS)) || !(t->peak = hold(o, peak, 8, 1)) ||
-        !(t->free = hold(o, free_, 4, capacity)) || !(t->records = hold(o, records, 1, capacity * stride)) ||
-        !open_selector(o, &t->sampler, sampler, capacity, t->counters + SAMPLER_HEAD, t->counters + SAMPLER_TAIL) ||
-        !open_selector(o, &t->remover, remover, capacity, t->counters + REMOVER_HEAD, t->counters + REMOVER_TAIL)) {
+        !(t->free = hold(o, free_, 4, t->places)) || !(t->records = hold(o, records, 1, t->places * stride)) ||
+        !open_selector(o, &t->sampler, sampler, t->places, t->counters + SAMPLER_HEAD, t->counters + SAMPLER_TAIL) ||
+        !open_selector(o, &t->remover, remover, t->places, t->counters + REMOVER_HEAD, t->counters + REMOVER_TAIL)) {
         Py_DECREF(capsule);
         return NULL;
     }
@@ -98,12 +100,12 @@ static PyObject *open_table(PyObject *self, PyObject *args) {
 }
 
 static PyObject *tree_size(PyObject *self, PyObject *args) {
-    Py_ssize_t capacity;
-    if (!PyArg_ParseTuple(args, "n", &capacity)) return NULL;
+    Py_ssize_t places;
+    if (!PyArg_ParseTuple(args, "n", &places)) return NULL;
     Selector s;
-    selector_layout(&s, capacity);
+    selector_layout(&s, places);
     Py_ssize_t inner = s.levels ? (Py_ssize_t)(s.offset[s.levels - 1] + s.size[s.levels - 1]) : 0;
-    return Py_BuildValue("nn", (capacity + FAN - 1) / FAN * FAN, inner);
+    return Py_BuildValue("nn", (Py_ssize_t)s.leaves, inner);
 }
 
 /* --- rows -------------------------------------------------------------------------------------------------------- */
@@ -198,7 +200,7 @@ static PyObject *delete_(PyObject *self, PyObject *args) {
     int64_t found = 0;
     for (int64_t i = 0; o && i < keys.len / 8; i++) {
         int64_t key = ((int64_t *)keys.buf)[i], place = key & (((int64_t)1 << o->table.bits) - 1);
-        if (key < 0 || place >= o->table.capacity || ITEM(&o->table, place)->key != key) continue;
+        if (key < 0 || place >= o->table.places || ITEM(&o->table, place)->key != key) continue;
         table_delete(&o->table, place);
         found++;
     }
@@ -335,7 +337,7 @@ static PyObject *rest(PyObject *self, PyObject *args) {
 static PyMethodDef methods[] = {
     {"open_rows", open_rows, METH_VARARGS, "(rows, stack, ends, free, refs, previous, holder) -> rows"},
     {"open_table", open_table, METH_VARARGS, "(rows, capacity, width, stride, max_times, bits, arrays...) -> table"},
-    {"tree_size", tree_size, METH_VARARGS, "(capacity) -> leaves and inner nodes of a prioritised selector"},
+    {"tree_size", tree_size, METH_VARARGS, "(places) -> leaves and inner nodes of a prioritised selector"},
     {"take", take, METH_VARARGS, "(rows, holder, slots) -> whether there were enough free rows"},
     {"release", release, METH_VARARGS, "(rows, slots): their writer needs them no more"},
     {"insert", insert, METH_VARARGS, "(table, slots, priority or None, version, made, places) -> how many were removed"},

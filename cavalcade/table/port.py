@@ -7,6 +7,7 @@ nothing is locked and a writer that is killed leaves nothing half done: *grants*
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -15,6 +16,7 @@ from cavalcade.bell import nobody
 from cavalcade.errors import Stopped, UserError
 from cavalcade.memory import Attached, Memory
 from cavalcade.table import _core
+from cavalcade.table.limiter import require_room
 from cavalcade.table.planes import Planes
 from cavalcade.table.posts import (
     MADE,
@@ -29,7 +31,7 @@ from cavalcade.table.posts import (
 )
 from cavalcade.table.rows import RowData
 from cavalcade.table.signature import Items, Signature
-from cavalcade.table.table import Table
+from cavalcade.table.table import POSTED, Table
 from cavalcade.tree import Tree
 
 WRITTEN, READ, STOPPED, WANTED, ALLOWED, RETURNED = 0, 8, 16, 24, 32, 40  # words of a ring, a cache line apart
@@ -81,6 +83,7 @@ class Address:
     grants: int
     posts: int
     reserving: bool  # items are to be asked for before they are made
+    most: int  # items for which there can ever be room at once
 
     def connect(self) -> "Writer":
         return Writer(self)
@@ -99,16 +102,20 @@ class Rings:
 
 
 class Port:
-    """The owner's side of one writer. `grants`: rows the writer can have under way; `posts`: items on their way."""
+    """The owner's side of one writer. `grants`: rows the writer can have under way; `posts`: items on their way, unless
+    it is given at least as many as there can be: each begins at another row, and those of a queue have room in it."""
 
-    def __init__(self, table: Table, writer: int, grants: int, posts: int = 2048):
+    def __init__(self, table: Table, writer: int, grants: int, posts: int = 0):
         if table.rows.memory.kind != "shared":
             raise UserError("Only a table whose rows are in shared memory can be written to from other processes.")
         self.table, self.writer = table, writer
+        reserving = table.max_times_sampled == 1
+        room = table.limiter.most_at_once if reserving else inf
+        posts = posts or max(POSTED, int(min(grants, room)))
         self.memory = Memory("shared")
         self.rings = Rings(table.signature, grants, posts, self.memory)
-        names, reserving = table.rows.memory.names, table.max_times_sampled == 1
-        self.address = Address(table.signature, names, table.rows.count, self.memory.names, grants, posts, reserving)
+        names, rings, most = table.rows.memory.names, self.memory.names, int(min(posts, room))
+        self.address = Address(table.signature, names, table.rows.count, rings, grants, posts, reserving, most)
         table.rows.reclaim(writer)  # what an earlier writer of this number held, when the table was saved
         self.ring: Callable[[], None] = nobody  # wakes the writer
         self.granted = 0  # rows that the writer has or may take
@@ -196,7 +203,7 @@ class Writer:
     """The other process's side: what a stream and an actor use in the place of the table itself."""
 
     def __init__(self, address: Address):
-        self.signature, self.reserving = address.signature, address.reserving
+        self.signature, self.reserving, self.most = address.signature, address.reserving, address.most
         self.rows = RowData(address.signature.rows, address.rows, Attached(address.names))
         self.rows.release = self.release  # type: ignore[attr-defined]
         self.rings = Rings(address.signature, address.grants, address.posts, Attached(address.ring_names))
@@ -209,12 +216,21 @@ class Writer:
 
     def ready(self, environments: int) -> bool:
         """Whether there are rows for a step of so many environments, even if all of their episodes end in it."""
-        return len(self.mine) + self.rings.grants.waiting >= environments * (1 + self.signature.rows.stack)
+        return self._has_rows(environments * (1 + self.signature.rows.stack))
+
+    def _has_rows(self, count: int) -> bool:
+        """If there are not, the owner is told at once of those that are needed no more: others come for them."""
+        enough = len(self.mine) + self.rings.grants.waiting >= count
+        if not enough and self.waiting:
+            self._tell_released()
+            self.ring()
+        return enough
 
     def can_insert(self, count: int) -> bool:
         """Whether so many items can be posted now; of a queue, asks for room if there is none."""
-        if not self.reserving:
-            return self.rings.posts.has_room(count)
+        fits = self.rings.posts.has_room(count)
+        if not self.reserving or not fits:
+            return fits
         words = self.rings.posts.words
         needed = _core.load(words, WRITTEN) + self.returned + count
         if _core.load(words, ALLOWED) >= needed:
@@ -237,7 +253,7 @@ class Writer:
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
         """Granted rows; waits until the owner has granted enough."""
         if len(self.mine) < count:
-            self._wait(lambda: len(self.mine) + self.rings.grants.waiting >= count, None)
+            self._wait(lambda: self._has_rows(count), None)
             more = self.rings.grants.waiting
             self.mine = np.concatenate([self.mine, self.rings.grants.look(more)["slot"]])
             self.rings.grants.drop(more)
@@ -245,7 +261,7 @@ class Writer:
         return slots
 
     def release(self, slots: np.ndarray) -> None:
-        """Told to the owner with later items, many at once."""
+        """Told to the owner with later items, many at once, or when rows run out."""
         self.done_with.append(slots)
         self.waiting += len(slots)
 
@@ -255,14 +271,19 @@ class Writer:
         """Post items; False, and nothing posted, if so many are on their way that there is no room."""
         items = self.signature.as_items(items)
         count = len(items.rows)
+        if timeout is None:
+            require_room(count, self.most)
         if not self.can_insert(count) and not self._wait(lambda: self.can_insert(count), timeout):
             return False
         self.rings.posts.put(count, self.posting(items, priority, version))
         if self.waiting > self.rings.releases.size // 8:
-            self.rings.releases.put(self.waiting, {"slot": np.concatenate(self.done_with)})
-            self.done_with, self.waiting = [], 0
+            self._tell_released()
         self.ring()
         return True
+
+    def _tell_released(self) -> None:
+        self.rings.releases.put(self.waiting, {"slot": np.concatenate(self.done_with)})
+        self.done_with, self.waiting = [], 0
 
     def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
         return wait_until(ready, timeout, self._require_open)

@@ -11,12 +11,14 @@ promised before may come any time: then it is not waited for long, because the l
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from math import inf
 from typing import Any, NamedTuple
 
 import numpy as np
 
 from cavalcade.errors import UserError
 from cavalcade.memory import Memory
+from cavalcade.table.limiter import require_room
 from cavalcade.table.posts import ROWS, Posting, insert, let_in, wait_until
 from cavalcade.table.rows import RowData
 from cavalcade.table.signature import Items, Signature
@@ -47,6 +49,7 @@ class RemoteAddress:
     signature: Signature
     rows: int  # that the writer may hold
     reserving: bool  # items are to be asked for before they are made
+    most: float  # items for which there can ever be room at once
 
     def connect(self, ask: Callable[[Message], Any]) -> "RemoteWriter":
         return RemoteWriter(self, ask)
@@ -58,7 +61,8 @@ class RemotePort:
     def __init__(self, table: Table, writer: int):
         self.table, self.writer = table, writer
         self.reserving = table.max_times_sampled == 1
-        self.address = RemoteAddress(table.signature, table.writer_rows, self.reserving)
+        most = table.limiter.most_at_once if self.reserving else inf  # else they come in one after the other
+        self.address = RemoteAddress(table.signature, table.writer_rows, self.reserving, most)
         table.rows.reclaim(writer)  # what an earlier writer of this number held, when the table was saved
         self._begin()
 
@@ -140,7 +144,8 @@ class RemoteWriter:
     """The other machine's side: what a stream and an actor use in the place of the table itself."""
 
     def __init__(self, address: RemoteAddress, ask: Callable[[Message], Any]):
-        self.signature, self.reserving, self.ask = address.signature, address.reserving, ask
+        self.signature, self.reserving, self.most = address.signature, address.reserving, address.most
+        self.ask = ask
         self.rows = RowData(address.signature.rows, address.rows + 1, Memory())
         self.rows.release = self.release  # type: ignore[attr-defined]
         self.free = np.arange(1, address.rows + 1, dtype=np.int32)
@@ -195,6 +200,8 @@ class RemoteWriter:
         """Send items; False, and nothing sent, if so many are on their way that there is no room."""
         items = self.signature.as_items(items)
         count = len(items.rows)
+        if timeout is None:
+            require_room(count, self.most)
         if not wait_until(lambda: self._room(count), timeout):
             return False
         self.outbox.append(Posting(self.signature)(items, priority, version))  # its own: these are read later

@@ -9,8 +9,8 @@
 
 /* --- prioritised: a tree of sums, parents always summed anew so that nothing drifts ------------------------- */
 
-void selector_layout(Selector *s, int64_t capacity) {
-    int64_t size = (capacity + FAN - 1) / FAN * FAN, offset = 0;
+void selector_layout(Selector *s, int64_t places) {
+    int64_t size = (places + FAN - 1) / FAN * FAN, offset = 0;
     s->levels = 0;
     s->leaves = size;
     while (size > FAN) {
@@ -22,6 +22,7 @@ void selector_layout(Selector *s, int64_t capacity) {
 }
 
 static float leaf_of(const Selector *s, float priority) {
+    if (priority == 0 && s->exponent >= 0) return 0; /* under an exponent of 0 too, where powf gives 1 */
     double base = s->exponent < 0 && priority < SMALLEST ? SMALLEST : priority;
     float value = s->exponent == 1.0 ? (float)base : powf((float)base, (float)s->exponent);
     return value < LARGEST ? value : LARGEST;
@@ -109,12 +110,12 @@ static int64_t uniform_place(Table *t) {
     return place;
 }
 
-/* --- heaps: the lowest (highest) priority, of equal ones the oldest ------------------------------------------------ */
+/* --- heaps: the lowest (highest) priority, of equal ones that which was inserted or changed longest ago ------------- */
 
 static int comes_first(const Table *t, const Selector *s, int32_t a, int32_t b) {
     float p = ITEM(t, a)->priority, q = ITEM(t, b)->priority;
     if (p != q) return s->kind == MIN_HEAP ? p < q : p > q;
-    return ITEM(t, a)->key < ITEM(t, b)->key;
+    return s->touched[a] < s->touched[b];
 }
 
 static void heap_put(Selector *s, int64_t at, int32_t place) {
@@ -155,6 +156,7 @@ void selector_add(Table *t, Selector *s, int64_t place) {
         *s->tail = place;
         break;
     default:
+        s->touched[place] = (*s->tail)++;
         heap_put(s, *s->head, (int32_t)place);
         heap_sift(t, s, (*s->head)++);
     }
@@ -184,7 +186,10 @@ void selector_drop(Table *t, Selector *s, int64_t place) {
 
 void selector_change(Table *t, Selector *s, int64_t place) {
     if (s->kind == PRIORITISED) set_leaf(s, place, leaf_of(s, ITEM(t, place)->priority));
-    if (s->kind == MIN_HEAP || s->kind == MAX_HEAP) heap_sift(t, s, s->before[place]);
+    if (s->kind == MIN_HEAP || s->kind == MAX_HEAP) {
+        s->touched[place] = (*s->tail)++;
+        heap_sift(t, s, s->before[place]);
+    }
 }
 
 int64_t selector_choose(Table *t, Selector *s, double *probability) {

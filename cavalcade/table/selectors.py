@@ -12,10 +12,11 @@ KINDS = ("uniform", "prioritised", "fifo", "lifo", "min_heap", "max_heap")  # in
 
 @dataclass(frozen=True)
 class Selector:
-    """`prioritised` chooses in proportion to priority ** exponent; with all shares zero it chooses uniformly.
+    """`prioritised` chooses in proportion to priority ** exponent, and a priority of zero has no share, even under an
+    exponent of 0; with all shares zero it chooses uniformly. Under a negative exponent priorities below 1e-8 count as
+    1e-8.
 
-    Heaps choose the lowest or highest priority, and the oldest item among equals. Under a negative exponent priorities
-    below 1e-8 count as 1e-8.
+    Heaps choose the lowest or highest priority, and among equals the item that was inserted or updated longest ago.
     """
 
     kind: str
@@ -27,17 +28,21 @@ class Selector:
         if not np.isfinite(self.exponent):
             raise UserError(f"The exponent of a prioritised selector must be a number, not {self.exponent}.")
 
-    def arrays(self, capacity: int) -> tuple[np.ndarray, np.ndarray]:
+    def arrays(self, places: int) -> tuple[np.ndarray, ...]:
+        """What the core needs to choose among so many places; see `Selector` in core.h."""
         if self.kind == "uniform":
-            return np.zeros(0, np.int32), np.zeros(0, np.int32)
+            return ()
         if self.kind == "prioritised":
-            leaves, inner = _core.tree_size(capacity)
+            leaves, inner = _core.tree_size(places)
             return _aligned(leaves, np.float32), _aligned(inner, np.float64)
-        return np.zeros(capacity, np.int32), np.zeros(capacity, np.int32)
+        listed = np.zeros(places, np.int32), np.zeros(places, np.int32)
+        return listed if self.kind in ("fifo", "lifo") else (*listed, np.zeros(places, np.int64))
 
-    def opened(self, arrays: tuple[np.ndarray, np.ndarray]) -> tuple:
-        kind = "uniform" if self.kind == "prioritised" and self.exponent == 0 else self.kind
-        return (KINDS.index(kind), float(self.exponent), *arrays)
+    def opened(self, arrays: tuple[np.ndarray, ...]) -> tuple:
+        return (KINDS.index(self.kind), float(self.exponent), *arrays)
+
+    def __str__(self) -> str:
+        return f"{self.kind} ({self.exponent:g})" if self.kind == "prioritised" else self.kind
 
 
 def prioritised(exponent: float = 0.6) -> Selector:

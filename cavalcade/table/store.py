@@ -20,8 +20,9 @@ KEPT = ("counters", "peak", "free")  # arrays that are saved as they are
 
 
 class Store:
-    """Places for `capacity` items. What is in a place is seen as `key` (-1: nothing), `version`, `made`, `priority`,
-    `times` and `slots`, [capacity] each; the leaves of the items are in `own`."""
+    """Up to `capacity` items, and a place more: there a new item lies while the remover chooses one of all, itself
+    included. What is in a place is seen as `key` (-1: nothing), `version`, `made`, `priority`, `times` and `slots`,
+    [capacity + 1] each; the leaves of the items are in `own`."""
 
     def __init__(
         self,
@@ -37,17 +38,18 @@ class Store:
     ):
         self.signature, self.capacity, self.sampler, self.remover = signature, capacity, sampler, remover
         self.max_times_sampled, self.rows, self.memory = max_times_sampled, rows, memory
+        places = capacity + 1
         own = {name: np.asarray(leaf) for name, leaf in signature.flatten(signature.own).items()}
         header = HEADER + -(-signature.length // 2) * 8
-        self.own = Planes(own, capacity, memory, compressed, header)
-        self.bits = max(1, (capacity - 1).bit_length())
+        self.own = Planes(own, places, memory, compressed, header)
+        self.bits = (places - 1).bit_length()
         self.counters = np.zeros(REMOVER + 2, np.int64)
         self.counters[RANDOM] = np.random.SeedSequence(seed).generate_state(1, np.uint64).view(np.int64)[0]
         for at, kind in ((SAMPLER, sampler.kind), (REMOVER, remover.kind)):
             self.counters[at : at + 2] = -1 if kind in ("fifo", "lifo") else 0
         self.peak = np.ones(1)
-        self.free = np.arange(capacity - 1, -1, -1, dtype=np.int32)
-        self.chosen = (sampler.arrays(capacity), remover.arrays(capacity))
+        self.free = np.arange(places - 1, -1, -1, dtype=np.int32)
+        self.chosen = (sampler.arrays(places), remover.arrays(places))
         records: Any = self.own.planes[0]
         self.key, self.version = records.view(KEY, (), np.int64), records.view(VERSION, (), np.int64)
         self.made = records.view(MADE, (), np.float64)
@@ -81,11 +83,10 @@ class Store:
 
     def __str__(self) -> str:
         """What it is made of: states can be exchanged by tables with the same text."""
-        choosers = f"{self.sampler.kind} {self.sampler.exponent:g}, {self.remover.kind} {self.remover.exponent:g}"
-        return f"items {self.own}, rows {self.rows.seen} {self.rows.done}, {choosers}"
+        return f"items {self.own}, rows {self.rows.seen} {self.rows.done}, draws {self.sampler}, removes {self.remover}"
 
     def _selected(self) -> list[tuple[str, np.ndarray]]:
-        return [(f"{i}/{j}", array) for i, pair in enumerate(self.chosen) for j, array in enumerate(pair)]
+        return [(f"{i}/{j}", array) for i, arrays in enumerate(self.chosen) for j, array in enumerate(arrays)]
 
     def contents(self, copied: bool) -> dict:
         """All of it, rows too; of large arrays a copy, or themselves."""

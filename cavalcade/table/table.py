@@ -9,14 +9,14 @@ import numpy as np
 from cavalcade.errors import Stopped, UserError
 from cavalcade.memory import Memory, available
 from cavalcade.table import _core
-from cavalcade.table.limiter import Limiter
+from cavalcade.table.limiter import Limiter, require_room
 from cavalcade.table.rows import Rows
 from cavalcade.table.selectors import Selector, prioritised, selector
 from cavalcade.table.signature import Items, Signature
 from cavalcade.table.store import NEXT, Store
 from cavalcade.tree import Tree
 
-UNDER_WAY = 256  # rows for a writer, where nobody says how many it needs
+UNDER_WAY, POSTED = 256, 2048  # rows, and items at least, of a writer elsewhere where nobody says how many
 
 
 class Sample(NamedTuple):
@@ -50,6 +50,7 @@ class Table(Store):
         trim_every: int = 0,  # draws; with `overflow`
         rows: Rows | None = None,
         writer_rows: int = UNDER_WAY,  # that a writer can have under way
+        writer_items: int = 0,  # that can be on their way from a writer; 0 is as many as there can be
         memory: Memory | None = None,
         compressed: bool = False,
         seed: int = 0,
@@ -65,7 +66,7 @@ class Table(Store):
         super().__init__(given, capacity, *choosers, max_times_sampled, rows, memory, compressed, seed)
         self.lock = rows.lock  # tables that share rows are changed by one at a time
         self.draws, self.stopped, self.copied = 0, False, True
-        self.writer_rows = writer_rows
+        self.writer_rows, self.writer_items = writer_rows, writer_items
         self.held = 0  # items that were drawn and still take room
         self.promised = 0  # items for which writers in other processes were promised room
 
@@ -136,13 +137,16 @@ class Table(Store):
         timeout: float | None = 0.0,
         made: float | None = None,
     ) -> bool:
-        """Store items [M, ...]; False, and nothing stored, if the limiter says wait. `timeout` None waits for ever;
-        `made`: when, if it was not now (seconds of the wall clock)."""
+        """Store items [M, ...]; False, and nothing stored, if the limiter says wait. `timeout` None waits as long as it
+        takes; `made`: when, if it was not now (seconds of the wall clock)."""
         items = self.signature.as_items(items)
         count = len(items.rows)
         with self.lock:
-            if not self.can_insert(count) and not self._wait(lambda: self.can_insert(count), timeout):
-                return False
+            if not self.can_insert(count):
+                if timeout is None:
+                    require_room(count, self.limiter.most_at_once)
+                if not self._wait(lambda: self.can_insert(count), timeout):
+                    return False
             own = self.own.verified(self.signature.flatten(items.own), count)
             places = np.empty(count, np.int32)
             given = None if priority is None else np.ascontiguousarray(priority, np.float32)
@@ -216,7 +220,7 @@ class Table(Store):
         """A port for a writer in another process; its number is that of the node ("actor/3")."""
         from cavalcade.table.port import Port
 
-        return Port(self, int(consumer.rpartition("/")[2]), self.writer_rows)
+        return Port(self, int(consumer.rpartition("/")[2]), self.writer_rows, self.writer_items)
 
     def serve(self, consumer: str) -> Any:
         """The same for a writer that shares no memory with this process."""
@@ -265,6 +269,10 @@ class Table(Store):
         return False
 
     # --- looking and keeping ---------------------------------------------------------------------------------------
+
+    def tables(self) -> dict[str, "Table"]:
+        """Those that are saved as one with this, by the names they have here; one alone needs none."""
+        return {"": self}
 
     def account(self) -> str:
         return self.limiter.account()

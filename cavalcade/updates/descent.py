@@ -7,7 +7,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.backends import Backend
-from cavalcade.optimiser import Optimiser
+from cavalcade.groups import Rule
 from cavalcade.tree import Tree
 
 LINE = 64  # parameters: slices begin at multiples, so that each is computed by the same vector instructions
@@ -16,15 +16,14 @@ LINE = 64  # parameters: slices begin at multiples, so that each is computed by 
 class Descent:
     """`apply` is one step of the optimiser, the same that a learner alone would make."""
 
-    def __init__(self, backend: Backend, settings: Optimiser, arrays: Tree):
+    def __init__(self, backend: Backend, rule: Rule, arrays: Tree):
         """`arrays`: {"params": [n], "optimiser": {...}}, as `fresh` makes them; they are changed in place."""
-        self.backend, self.arrays = backend, arrays
-        self.optimiser = backend.optimiser(settings)
-        self.optimiser.init(backend.vector(arrays["params"]))  # where an optimiser learns what its state looks like
+        self.backend, self.arrays, self.rule = backend, arrays, rule
+        self.rule.init(backend.vector(arrays["params"]))  # where an optimiser learns what its state looks like
         self._update = backend.compile(self._update_text)
 
     def _update_text(self, arrays: Tree, gradient: Any) -> Tree:
-        params, optimiser = self.optimiser.update(gradient, arrays["optimiser"], arrays["params"])
+        params, optimiser = self.rule.update(gradient, arrays["optimiser"], arrays["params"])
         return {"params": params, "optimiser": optimiser}
 
     def apply(self, gradient: np.ndarray) -> None:
@@ -40,9 +39,9 @@ class Descent:
         return all(bool(np.isfinite(leaf).all()) for leaf in tree.leaves(self.arrays))
 
 
-def fresh(backend: Backend, settings: Optimiser, params: np.ndarray) -> Tree:
+def fresh(backend: Backend, rule: Rule, params: np.ndarray) -> Tree:
     """Arrays for a descent that begins at these parameters."""
-    made = backend.to_numpy(backend.optimiser(settings).init(backend.vector(params)))
+    made = backend.to_numpy(rule.init(backend.vector(params)))
     return {"params": np.array(params, np.float32), "optimiser": tree.map(np.array, made)}
 
 

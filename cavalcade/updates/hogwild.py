@@ -41,7 +41,7 @@ class SharedParams(Arrays):
     def __init__(self, learner: Callable[[], Learner]):
         made = learner()
         vector, statistics = made.params()
-        first = {**fresh(made.backend, made.settings, vector), "statistics": statistics}
+        first = {**fresh(made.backend, made.rule, vector), "statistics": statistics}
         first["version"] = np.zeros(1, np.int64)
         self.memory = Memory("shared")  # in one process too: whoever came first must not be left with other arrays
         super().__init__(self.memory.tree(first))
@@ -91,7 +91,7 @@ class LockFree:
     def __init__(self, learner: Learner, shared: Any, fetch_first: bool = False):
         self.learner, self.arrays, self.fetch_first = learner, shared.arrays, fetch_first
         steps = {name: self.arrays[name] for name in ("params", "optimiser")}
-        self.descent = Descent(learner.backend, learner.settings, steps)
+        self.descent = Descent(learner.backend, learner.rule, steps)
         self._fetch()
 
     def _fetch(self) -> None:

@@ -28,8 +28,9 @@ class Shard:
         """`max_staleness`: updates that may lie between the parameters a gradient was made with and now."""
         made = learner()
         part = slices(made.layout.size, shards)[index]
-        self.arrays = fresh(made.backend, made.settings, made.params()[0][part])
-        self.descent = Descent(made.backend, made.settings, self.arrays)
+        rule = made.rule.of_slice(part)
+        self.arrays = fresh(made.backend, rule, made.params()[0][part])
+        self.descent = Descent(made.backend, rule, self.arrays)
         self.max_staleness, self.version = max_staleness, 0
         blank, number = np.zeros_like(self.arrays["params"]), np.zeros((), np.int64)
         request = {"gradient": blank, "version": number, "push": np.zeros((), np.bool_)}
