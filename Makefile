@@ -6,7 +6,7 @@ READY := $(VENV)/.ready
 
 .PHONY: demo test lint rows sanitize learn bench clean
 
-$(READY): pyproject.toml setup.py constraints.txt $(wildcard cavalcade/table/*.c cavalcade/table/*.h)
+$(READY): pyproject.toml setup.py constraints.txt $(wildcard cavalcade/*/*.c cavalcade/*/*.h)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch

@@ -1,19 +1,26 @@
-"""The one compiled part, in plain C. Everything else about the package is in pyproject.toml."""
+"""The two compiled parts, in plain C. Everything else about the package is in pyproject.toml."""
 
 import os
 
 from setuptools import Extension, setup
 
-FOLDER = "cavalcade/table"
+FLAGS = [] if os.name == "nt" else ["-O3", "-std=c11", "-fno-math-errno"]
+
+
+def compiled(name: str, sources: list[str], headers: list[str]) -> Extension:
+    folder = f"cavalcade/{name.split('.')[0]}"
+    return Extension(
+        f"cavalcade.{name}",
+        [f"{folder}/{source}.c" for source in sources],
+        depends=[f"{folder}/{header}.h" for header in headers],
+        extra_compile_args=FLAGS,
+        py_limited_api=True,
+    )
+
 
 setup(
     ext_modules=[
-        Extension(
-            "cavalcade.table._core",
-            [f"{FOLDER}/{name}.c" for name in ("module", "columns", "items", "selectors")],
-            depends=[f"{FOLDER}/{name}.h" for name in ("core", "columns", "bell")],
-            extra_compile_args=[] if os.name == "nt" else ["-O3", "-std=c11", "-fno-math-errno"],
-            py_limited_api=True,
-        )
+        compiled("table._core", ["module", "columns", "items", "selectors"], ["core", "columns"]),
+        compiled("transport._words", ["words"], ["bell"]),
     ]
 )

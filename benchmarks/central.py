@@ -28,12 +28,12 @@ import gymnasium as gym
 import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
-from cavalcade.central import CentralActor
-from cavalcade.env_worker import EnvWorker
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.program import Placement, Program
+from cavalcade.acting.central import CentralActor
+from cavalcade.acting.env_worker import EnvWorker
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.programs.program import Placement, Program
+from cavalcade.programs.stopwatch import Stopwatch
 from cavalcade.runtimes.processes import Processes
-from cavalcade.stopwatch import Stopwatch
 
 WORKERS, UNROLL = 2, 20
 SECONDS = 1.0  # of each measurement

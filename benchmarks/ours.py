@@ -35,7 +35,7 @@ MEASURED = {"ppo": 60_000, "dqn": 30_000}
 
 def speed(algorithm: str, backend: str, profile: bool = False) -> float:
     """Steps/s; with `profile` also the microseconds of each role per step of the eight environments."""
-    from cavalcade.experiment import Experiment, Settings
+    from cavalcade.experiment.experiment import Experiment, Settings
 
     settings = Settings(steps=200_000, backend=backend, evaluations=0, envs=8)
     runtime = Experiment.create(algorithm, "CartPole-v1", settings, SETTINGS[algorithm]).launch()

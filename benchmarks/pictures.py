@@ -8,10 +8,10 @@ import shutil
 import sys
 from pathlib import Path
 
-from cavalcade.budget import Bottleneck
-from cavalcade.display import export_svg
-from cavalcade.plotting import draw_curve
-from cavalcade.runs import Run
+from cavalcade.records.folder import Run
+from cavalcade.records.plotting import draw_curve
+from cavalcade.runs.budget import Bottleneck
+from cavalcade.runs.display import export_svg
 
 DOCS = Path(__file__).parent.parent / "docs"
 

@@ -45,7 +45,7 @@ def broadcast() -> None:
     to the end of the other, the reader looking all the time. `memcpy`: 4 MB into memory that was used before, at the
     same pace.
     """
-    from cavalcade.broadcast import Broadcast
+    from cavalcade.transport.broadcast import Broadcast
 
     context = multiprocessing.get_context("spawn")
     value = np.random.default_rng(0).random(SIZE, np.float32)
@@ -101,7 +101,7 @@ def fetch(address: Any, connection: Any) -> None:
 def request_response() -> None:
     """A client in another process asks for eight actions with eight observations of 16 bytes, one call after another;
     the server rests until it is asked and answers at once. The same as peer_ray_call.py."""
-    from cavalcade.exchange import Exchange, stacked
+    from cavalcade.transport.exchange import Exchange, stacked
 
     context = multiprocessing.get_context("spawn")
     exchange = Exchange({"obs": np.zeros((8, 4), np.float32)}, {"action": np.zeros(8, np.int64)})

@@ -21,9 +21,9 @@ from run import HERE
 from runtimes_ours import ALL, training, window
 from scale import Place, Work, predict
 
-from cavalcade.broadcast import Broadcast
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.program import resolve
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.programs.program import resolve
+from cavalcade.transport.broadcast import Broadcast
 
 # name -> (system, environment, environments of an actor, settings, updates before measuring, seconds measured)
 TASKS: dict[str, tuple[str, str, int, dict[str, Any], int, float]] = {
@@ -143,7 +143,7 @@ class Costs:
         policy = rig.parts.policy()
         model, algorithm = policy.model, policy.algorithm
         obs = np.resize(rig.actor.obs, (size, *rig.actor.obs.shape[1:]))
-        from cavalcade.algorithm import Clock
+        from cavalcade.algorithms.contract import Clock
 
         noise = algorithm.noise(model.spec, np.random.default_rng(0), size, Clock(0, 0, 1))
         carry, first = model.carry(size), np.zeros(size, np.bool_)

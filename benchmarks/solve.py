@@ -37,7 +37,7 @@ from pathlib import Path
 import psutil
 from run import HERE, PEERS, prepare_sb3, show
 
-from cavalcade.systems import SYSTEMS
+from cavalcade.experiment.systems import SYSTEMS
 
 TARGET = 475
 # The best that was found for seconds on two cores; every other setting is the system's own.

@@ -11,10 +11,10 @@ import time
 import numpy as np
 from workload import BATCH, DRAW, FILLED, SIZES, rate
 
-from cavalcade.memory import Memory
 from cavalcade.table import Items, Rows, RowSpec, Signature, Table, _core
 from cavalcade.table.port import Address, Port, Writer
 from cavalcade.table.rows import ORIGIN
+from cavalcade.transport.memory import Memory
 
 OWN = {"action": np.zeros((), np.int64), "reward": np.zeros((), np.float32), "discount": np.zeros((), np.float32)}
 POSTED = {"small": 6_000_000, "frames": 1_000_000}

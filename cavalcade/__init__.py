@@ -8,27 +8,27 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # for editors, which cannot follow `__getattr__`
     from cavalcade.errors import UserError as UserError
-    from cavalcade.runs import Run as Run
-    from cavalcade.trained import evaluate as evaluate
-    from cavalcade.trained import load_policy as load_policy
-    from cavalcade.training import resume as resume
-    from cavalcade.training import train as train
-    from cavalcade.typed_settings import settings as settings
+    from cavalcade.experiment.typed_settings import settings as settings
+    from cavalcade.records.folder import Run as Run
+    from cavalcade.runs.trained import evaluate as evaluate
+    from cavalcade.runs.trained import load_policy as load_policy
+    from cavalcade.runs.training import resume as resume
+    from cavalcade.runs.training import train as train
 
 __version__ = "0.1.0"
 
 _HOMES = {
-    "train": "cavalcade.training",
-    "resume": "cavalcade.training",
-    "settings": "cavalcade.typed_settings",
-    "evaluate": "cavalcade.trained",
-    "play": "cavalcade.trained",
-    "load_policy": "cavalcade.trained",
-    "Greedy": "cavalcade.greedy",
-    "check": "cavalcade.checking",
-    "Callback": "cavalcade.callbacks",
-    "STOP": "cavalcade.callbacks",
-    "Run": "cavalcade.runs",
+    "train": "cavalcade.runs.training",
+    "resume": "cavalcade.runs.training",
+    "settings": "cavalcade.experiment.typed_settings",
+    "evaluate": "cavalcade.runs.trained",
+    "play": "cavalcade.runs.trained",
+    "load_policy": "cavalcade.runs.trained",
+    "Greedy": "cavalcade.acting.greedy",
+    "check": "cavalcade.runs.checking",
+    "Callback": "cavalcade.runs.callbacks",
+    "STOP": "cavalcade.runs.callbacks",
+    "Run": "cavalcade.records.folder",
     "UserError": "cavalcade.errors",
 }
 __all__ = [*_HOMES, "__version__"]

@@ -12,9 +12,9 @@ from typing import Any
 from cavalcade import __version__
 from cavalcade.config import described, setting
 from cavalcade.errors import UserError, nearest
-from cavalcade.figures import score
 from cavalcade.options import HELP, environment_options, given, help_lines, parse, positionals
-from cavalcade.program import ProgramFailed
+from cavalcade.programs.program import ProgramFailed
+from cavalcade.records.figures import score
 
 USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, run and trust
 
@@ -80,9 +80,9 @@ def train(arguments: list[str]) -> None:
             print(USAGE)
             return None
         raise UserError(TRAIN_WHAT)
-    from cavalcade import systems
-    from cavalcade.experiment import ALGORITHMS
-    from cavalcade.run_settings import Settings
+    from cavalcade.experiment import systems
+    from cavalcade.experiment.experiment import ALGORITHMS
+    from cavalcade.experiment.run_settings import Settings
 
     kind = ALGORITHMS[systems.find(words[0]).algorithm]
     options, rest = environment_options(arguments[len(words) :])
@@ -95,7 +95,7 @@ def train(arguments: list[str]) -> None:
         raise UserError(f"The environment is {words[1]} or --environment {named}, not both.")
     if len(words) < 2 and not named:
         raise UserError(TRAIN_WHAT)
-    from cavalcade.training import train as run_training
+    from cavalcade.runs.training import train as run_training
 
     values["from_run"] = values.pop("from_", None)
     run_training(words[0], named or words[1], options=options, **values)
@@ -113,9 +113,9 @@ class Train:
 
 def _help_for_training(words: list[str], options: dict, rest: list[str]) -> None:
     """Every setting by group, with its value for this environment and where that comes from; or one group."""
-    from cavalcade.experiment import ALGORITHMS, chosen, has_images, probe
-    from cavalcade.run_settings import GROUPS, Settings
-    from cavalcade.systems import find
+    from cavalcade.experiment.experiment import ALGORITHMS, chosen, has_images, probe
+    from cavalcade.experiment.run_settings import GROUPS, Settings
+    from cavalcade.experiment.systems import find
 
     wanted = [word for word in rest if not word.startswith("-")]
     for word in wanted[:1]:
@@ -158,7 +158,7 @@ def _train_again(arguments: list[str]) -> None:
         raise UserError(f"There is no file {path}.") from None
     except ValueError as error:
         raise UserError(f"{path} is not JSON: {error}.") from None
-    from cavalcade.training import repeat
+    from cavalcade.runs.training import repeat
 
     repeat(config, out=chosen.out)
 
@@ -171,7 +171,7 @@ def resume(arguments: list[str]) -> None:
 
     [path], rest = positionals(arguments, 1, "resume RUN [--steps N]")
     chosen = parse(Resume, rest, "resume RUN")
-    from cavalcade.training import resume as run_resume
+    from cavalcade.runs.training import resume as run_resume
 
     run_resume(path, steps=chosen.steps, environment=chosen.environment)
 
@@ -188,8 +188,8 @@ def evaluate(arguments: list[str]) -> None:
     options, arguments = environment_options(arguments)
     [path], rest = positionals(arguments, 1, "evaluate RUN [--episodes K] [--seed S] [--json]")
     chosen = parse(Evaluate, rest, "evaluate RUN")
-    from cavalcade.progress import EpisodesPlayed
-    from cavalcade.trained import evaluate as judge
+    from cavalcade.runs.progress import EpisodesPlayed
+    from cavalcade.runs.trained import evaluate as judge
 
     progress = EpisodesPlayed(chosen.episodes)
     try:
@@ -224,7 +224,7 @@ def play(arguments: list[str]) -> None:
     options, arguments = environment_options(arguments)
     [path], rest = positionals(arguments, 1, "play RUN [--out FILE.mp4] [--seed S]")
     chosen = parse(Play, rest, "play RUN")
-    from cavalcade.trained import play as film
+    from cavalcade.runs.trained import play as film
 
     named = {"environment": chosen.environment, "options": options or None}
     video, total = film(path, chosen.out, chosen.seed, sampled=chosen.sampled, **named)
@@ -241,7 +241,7 @@ def plot(arguments: list[str]) -> None:
 
     paths, rest = positionals(arguments, 0, "plot RUN... [--out FILE.png] [--by step|time]")
     chosen = parse(Plot, rest, "plot RUN...")
-    from cavalcade.plotting import draw_runs
+    from cavalcade.records.plotting import draw_runs
 
     draw_runs([Path(path) for path in paths], chosen.out, chosen.by, chosen.metric, chosen.label)
     print(f"drawn in {chosen.out}")
@@ -257,7 +257,7 @@ def check(arguments: list[str]) -> int:
     options, rest = environment_options(arguments)
     [environment], rest = positionals(rest, 1, "check ENV [--steps N] [--option NAME=VALUE] [--json]")
     chosen = parse(Check, rest, "check ENV")
-    from cavalcade.checking import check as examine
+    from cavalcade.runs.checking import check as examine
 
     findings = examine(environment, options=options, steps=chosen.steps, seed=chosen.seed)
     if chosen.json:
@@ -276,7 +276,7 @@ def look_into_table(arguments: list[str]) -> None:
 
     [path], rest = positionals(arguments, 1, "table RUN [--table K] [--item N]")
     chosen = parse(Look, rest, "table RUN")
-    from cavalcade.inspection import look
+    from cavalcade.runs.inspection import look
 
     for line in look(path, chosen.table, chosen.item):
         print(line)
@@ -297,7 +297,7 @@ def graph(arguments: list[str]) -> None:
         raise UserError("Usage: cavalcade graph SYSTEM [ENV] [--actors N]")
     chosen = parse(Graph, arguments[len(words) :], "graph SYSTEM [ENV]")
     system, environment = (*words, "CartPole-v1")[:2]
-    from cavalcade.experiment import Experiment, Settings
+    from cavalcade.experiment.experiment import Experiment, Settings
 
     settings = Settings(**_as_dict(chosen))
     print(Experiment.create(system, environment, settings, {}).program().graph())
@@ -309,11 +309,11 @@ def list_systems(arguments: list[str]) -> None:
         matrix: bool = setting(False, "which algorithm runs under which row of acting, experience and updates")
 
     if parse(Systems, arguments, "systems").matrix:
-        from cavalcade.matrix import table
+        from cavalcade.experiment.matrix import table
 
         print("\n".join(table()))
         return
-    from cavalcade.systems import SYSTEMS
+    from cavalcade.experiment.systems import SYSTEMS
 
     for name, system in SYSTEMS.items():
         print(f"{name:<12} {system.algorithm} under {system.architecture}: {system.about}\n{'':<12} {system.paper}")

@@ -9,11 +9,9 @@ import math
 from dataclasses import asdict, dataclass
 from typing import Any
 
-import gymnasium as gym
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.errors import BadEnvironment
 
 MASK = "action_mask"  # key under which an observation tree carries the legal actions
 
@@ -71,6 +69,7 @@ class EnvSpec:
             "action": encode(self.action),
             "frames": self.frames,
             "frame_skip": self.frame_skip,
+            "time_limit": self.time_limit,
         }
 
     @classmethod
@@ -83,7 +82,8 @@ class EnvSpec:
                 return Leaf(**fields)
             return {key: decode(child) for key, child in node["dict"].items()}
 
-        counts = {name: data.get(name, 1) for name in ("frames", "frame_skip")}  # older files have none
+        missing = {"frames": 1, "frame_skip": 1, "time_limit": 0}  # in older files
+        counts = {name: data.get(name, count) for name, count in missing.items()}
         return cls(data["environment"], decode(data["observation"]), decode(data["action"]), **counts)
 
 
@@ -96,61 +96,3 @@ def _json_floats(value: Any) -> Any:
 
 def _tuple_floats(values: list) -> tuple:
     return tuple(float(v) if isinstance(v, str) else v for v in values)
-
-
-def observation_spec(space: gym.Space, path: str = "observation") -> tree.Tree:
-    if isinstance(space, gym.spaces.Dict):
-        return {key: observation_spec(child, f"{path}.{key}") for key, child in space.spaces.items()}
-    if isinstance(space, gym.spaces.Tuple):
-        return {str(i): observation_spec(child, f"{path}.{i}") for i, child in enumerate(space.spaces)}
-    return _leaf(space, path)
-
-
-def action_spec(space: gym.Space) -> Leaf:
-    if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)):
-        leaf = _leaf(space, "action")
-        if leaf.kind == "box" and not np.issubdtype(leaf.dtype, np.floating):
-            raise BadEnvironment(f"The action space {space} has integers in a Box; use Discrete or MultiDiscrete.")
-        return leaf
-    raise BadEnvironment(
-        f"The action space {type(space).__name__} is not supported; use Discrete, MultiDiscrete or Box."
-    )
-
-
-def action_space(leaf: Leaf) -> gym.Space:
-    """The inverse of `action_spec`."""
-    if leaf.kind == "discrete":
-        return gym.spaces.Discrete(leaf.counts[0], start=leaf.start[0])
-    if leaf.kind == "multi_discrete":
-        counts, start = (np.reshape(np.array(each, np.int64), leaf.shape) for each in (leaf.counts, leaf.start))
-        return gym.spaces.MultiDiscrete(counts, start=start)
-    dtype = np.dtype(leaf.dtype)
-    each_has_its_own = len(leaf.low) == math.prod(leaf.shape)
-    bounds = [np.array(bound, dtype) for bound in (leaf.low, leaf.high)]
-    low, high = (b.reshape(leaf.shape) if each_has_its_own else np.full(leaf.shape, b[0], dtype) for b in bounds)
-    return gym.spaces.Box(low, high, leaf.shape, dtype.type)
-
-
-def _leaf(space: gym.Space, path: str) -> Leaf:
-    if isinstance(space, gym.spaces.Box):
-        low, high = (tuple(float(v) for v in np.ravel(bound)) for bound in (space.low, space.high))
-        if len(low) > 64 and len(set(low)) == 1 and len(set(high)) == 1:
-            low, high = low[:1], high[:1]  # pixels: the same bounds everywhere
-        return Leaf("box", tuple(space.shape), str(space.dtype), low=low, high=high)
-    if isinstance(space, gym.spaces.Discrete):
-        return Leaf("discrete", (), "int64", (int(space.n),), (int(space.start),))
-    if isinstance(space, gym.spaces.MultiDiscrete):
-        counts = tuple(int(n) for n in np.ravel(space.nvec))
-        return Leaf(
-            "multi_discrete",
-            tuple(space.shape),
-            "int64",
-            counts,
-            tuple(int(s) for s in np.ravel(space.start)),
-        )
-    if isinstance(space, gym.spaces.MultiBinary):
-        return Leaf("multi_binary", tuple(space.shape), "int8", (2,) * int(np.prod(space.shape)))
-    raise BadEnvironment(
-        f"The {path} space {type(space).__name__} is not supported; "
-        "use Box, Discrete, MultiDiscrete, MultiBinary, Dict or Tuple."
-    )

@@ -2,7 +2,8 @@
 
 import numpy as np
 
-from cavalcade import adders, tree
+from cavalcade import tree
+from cavalcade.experience import adders
 from cavalcade.table import Rows
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from cavalcade import checkpoint
+from cavalcade.checkpoints import checkpoint
 
 
 def orphaned() -> set[str]:

@@ -8,13 +8,14 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from cavalcade.activations import ACTIVATIONS
 from cavalcade.algorithms.ppo import PPO
 from cavalcade.backends.numpy_backend import acting
+from cavalcade.envs.spaces import action_spec, observation_spec
 from cavalcade.errors import UserError
-from cavalcade.layers import mlp
-from cavalcade.networks import Torso
-from cavalcade.specs import EnvSpec, action_spec, observation_spec
+from cavalcade.networks.activations import ACTIVATIONS
+from cavalcade.networks.layers import mlp
+from cavalcade.networks.torso import Torso
+from cavalcade.specs import EnvSpec
 
 AT = np.array([-2.0, -1.0, 0.0, 0.5, 2.0], np.float32)
 KNOWN = {  # worked out in double precision from the papers' formulas

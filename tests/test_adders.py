@@ -6,12 +6,13 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cavalcade import adders, tree, unrolls
+from cavalcade import tree
 from cavalcade.backends.numpy_backend import acting as xp
 from cavalcade.envs import make
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
-from cavalcade.experience import Episode, NStep, Unroll
+from cavalcade.experience import adders, unrolls
+from cavalcade.experience.declared import Episode, NStep, Unroll
 from cavalcade.ops import returns
 from cavalcade.table import Rows, Table
 from tests.items import materialise, table_rows

@@ -6,9 +6,9 @@ import numpy as np
 import pytest
 
 import cavalcade
-from cavalcade.adjusting import Decision, Rule, Valves
+from cavalcade.architectures.adjusting import Decision, Rule, Valves
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
+from cavalcade.experiment.experiment import Experiment, Settings
 from cavalcade.table.port import Port
 from tests.leftovers import nothing_is_left  # noqa: F401
 from tests.test_central import Inserts, steps_that_do_not_follow
@@ -169,7 +169,7 @@ def test_a_trainer_that_rests_does_not_draw():
 
 
 def test_a_run_goes_on_from_its_checkpoint_wherever_workers_are(tmp_path):
-    from cavalcade import checkpoint
+    from cavalcade.checkpoints import checkpoint
 
     running = experiment("ga3c", adjust_every=1e9).launch()
     for n in range(160):

@@ -3,14 +3,15 @@
 import numpy as np
 import pytest
 
-from cavalcade import adders, tree
-from cavalcade.algorithm import Clock
+from cavalcade import tree
+from cavalcade.algorithms.contract import Clock
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.backends.numpy_backend import acting as xp
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
-from cavalcade.experience import NStep
-from cavalcade.experiment import ARCHITECTURES, Experiment, Settings
+from cavalcade.experience import adders
+from cavalcade.experience.declared import NStep
+from cavalcade.experiment.experiment import ARCHITECTURES, Experiment, Settings
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.table import Rows, Table
 from cavalcade.table.rows import ORIGIN

@@ -6,12 +6,12 @@ from dataclasses import asdict
 import pytest
 
 import cavalcade
-from cavalcade import report
-from cavalcade.budget import Bottleneck, Ledger, Spent, bottleneck, together
-from cavalcade.experiment import algorithm_for, probe
-from cavalcade.metrics import Metrics
-from cavalcade.runs import Run
-from cavalcade.stopwatch import ROLES, WALL, Stopwatch
+from cavalcade.experiment.experiment import algorithm_for, probe
+from cavalcade.programs.stopwatch import ROLES, WALL, Stopwatch
+from cavalcade.records.folder import Run
+from cavalcade.runs import report
+from cavalcade.runs.budget import Bottleneck, Ledger, Spent, bottleneck, together
+from cavalcade.runs.metrics import Metrics
 
 RUN = {"runtime", "actors", "envs", "acts_in", "evaluations", "evaluation_episodes"}
 REPLAY = RUN | {"batch", "update_every", "updates_per_draw", "tolerance", "flush", "pull_every"}
@@ -253,7 +253,7 @@ def test_frames_are_what_the_emulator_played():
 def test_speeds_are_taken_over_a_second_and_ten_rows_at_least(monkeypatch):
     """Rows may follow each other within milliseconds, and an update is made in few of them."""
     now = [100.0]
-    monkeypatch.setattr("cavalcade.metrics.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("cavalcade.runs.metrics.time.perf_counter", lambda: now[0])
     metrics, found = Metrics(), []
     for n in range(1, 401):  # 100 rows a second, of 10 steps, and an update after every 50 of them
         now[0] += 0.01

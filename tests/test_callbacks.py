@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 import cavalcade
-from cavalcade import checkpoint
+from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
-from cavalcade.runs import Run
+from cavalcade.records.folder import Run
 from tests.leftovers import nothing_is_left  # noqa: F401
 
 SMALL = {"backend": "numpy", "hidden": (8,), "envs": 4, "unroll": 8, "epochs": 1, "display": False}

@@ -8,14 +8,15 @@ import sys
 import numpy as np
 import pytest
 
-from cavalcade import backends, checkpoint, tree
-from cavalcade.acting import EnvLoop
-from cavalcade.central import CentralActor
-from cavalcade.env_worker import EnvWorker
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.learner_loop import LearnerLoop
-from cavalcade.policy import Policy
-from cavalcade.program import Handle, Node, Placement, Program
+from cavalcade import backends, tree
+from cavalcade.acting.central import CentralActor
+from cavalcade.acting.env_loop import EnvLoop
+from cavalcade.acting.env_worker import EnvWorker
+from cavalcade.acting.policy import Policy
+from cavalcade.checkpoints import checkpoint
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.learning.loop import LearnerLoop
+from cavalcade.programs.program import Handle, Node, Placement, Program
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.runtimes.processes import Processes
 from cavalcade.table import Table

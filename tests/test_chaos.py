@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 import cavalcade
-from cavalcade import checkpoint
 from cavalcade.__main__ import main
 from cavalcade.architectures.queues import QueueBesideReplay
+from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import Stopped
-from cavalcade.experiment import Experiment
-from cavalcade.program import Placement, Program, ProgramFailed
-from cavalcade.runs import Run
+from cavalcade.experiment.experiment import Experiment
+from cavalcade.programs.program import Placement, Program, ProgramFailed
+from cavalcade.records.folder import Run
 from cavalcade.runtimes.processes import Processes
 from cavalcade.table.rows import ORIGIN
 from tests.chaotic import Mortal

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as npst
 from safetensors.numpy import load_file
 
-from cavalcade import checkpoint, disk
+from cavalcade.checkpoints import checkpoint, disk
 from cavalcade.errors import UserError
 
 ROOT = Path(__file__).parents[1]  # children find the package from here even if it is not installed

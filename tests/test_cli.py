@@ -18,14 +18,14 @@ import numpy as np
 import pytest
 
 import cavalcade as package
-from cavalcade import checkpoint
 from cavalcade.__main__ import COMMANDS, main
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.ppo import PPO
-from cavalcade.figures import score
-from cavalcade.run_settings import GROUPS, Settings
-from cavalcade.runs import Run
-from cavalcade.systems import SYSTEMS
+from cavalcade.checkpoints import checkpoint
+from cavalcade.experiment.run_settings import GROUPS, Settings
+from cavalcade.experiment.systems import SYSTEMS
+from cavalcade.records.figures import score
+from cavalcade.records.folder import Run
 
 ROOT = Path(__file__).parents[1]
 SMALL = ["--backend", "numpy", "--envs", "4", "--hidden", "8"]  # starts quickly

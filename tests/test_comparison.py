@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from cavalcade.comparison import LONGEST_LABEL, lines
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment
-from cavalcade.run_settings import Settings
-from cavalcade.runs import Run
+from cavalcade.experiment.experiment import Experiment
+from cavalcade.experiment.run_settings import Settings
+from cavalcade.records.comparison import LONGEST_LABEL, lines
+from cavalcade.records.folder import Run
 
 
 def run(folder: str = "run", system: str = "ppo", **changed) -> Run:

@@ -10,16 +10,17 @@ import numpy as np
 import pytest
 
 import cavalcade
-from cavalcade.activations import ACTIVATIONS
 from cavalcade.config import Config, described, setting
+from cavalcade.envs.spaces import action_spec, observation_spec
 from cavalcade.errors import UserError
-from cavalcade.experiment import ALGORITHMS
-from cavalcade.networks import Torso
+from cavalcade.experiment.experiment import ALGORITHMS
+from cavalcade.experiment.run_settings import GROUPS, Settings
+from cavalcade.experiment.typed_settings import KINDS
+from cavalcade.networks.activations import ACTIVATIONS
+from cavalcade.networks.torso import Torso
 from cavalcade.optimiser import NAMES, Optimiser
-from cavalcade.run_settings import GROUPS, Settings
-from cavalcade.specs import EnvSpec, action_spec, observation_spec
+from cavalcade.specs import EnvSpec
 from cavalcade.tree import named
-from cavalcade.typed_settings import KINDS
 
 ROOT = Path(cavalcade.__file__).parent
 TREES = {path: ast.parse(path.read_text()) for path in sorted(ROOT.rglob("*.py"))}

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from cavalcade.curves import BINS, Curve, Points, bins, evaluations
+from cavalcade.records.curves import BINS, Curve, Points, bins, evaluations
 
 
 def curve(*runs: list[dict], by: str = "step", metric: str = "return") -> Curve:

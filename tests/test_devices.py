@@ -14,8 +14,8 @@ import pytest
 from cavalcade import backends, train
 from cavalcade.backends import devices
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.learning import Learner
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.learning.learner import Learner
 from tests.test_learner import parts_of, random_items, vector
 
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from cavalcade import display, figures
-from cavalcade.budget import Bottleneck
-from cavalcade.display import Display, Picture, export_svg
-from cavalcade.figures import History
+from cavalcade.records import figures
+from cavalcade.records.figures import History
+from cavalcade.runs import display
+from cavalcade.runs.budget import Bottleneck
+from cavalcade.runs.display import Display, Picture, export_svg
 
 ROOT = Path(__file__).parents[1]
 LEARNER = Bottleneck("learner", "learning", 0.87, ("larger --update-every", "smaller --batch"), "actor waits 60 %")

@@ -8,8 +8,8 @@ import subprocess
 import sys
 from pathlib import Path
 
-from cavalcade.experiment import ARCHITECTURES, Experiment, Settings
-from cavalcade.systems import SYSTEMS
+from cavalcade.experiment.experiment import ARCHITECTURES, Experiment, Settings
+from cavalcade.experiment.systems import SYSTEMS
 
 ROOT = Path(__file__).parent.parent
 BLOCK = re.compile(r"```(\w*)\n(.*?)```", re.S)

@@ -11,7 +11,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 import cavalcade
 from cavalcade import envs
-from cavalcade.experiment import Experiment, Settings
+from cavalcade.experiment.experiment import Experiment, Settings
 from cavalcade.specs import EnvSpec
 
 

@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 import cavalcade
-from cavalcade import progress
 from cavalcade.__main__ import main
 from cavalcade.errors import UserError
+from cavalcade.runs import progress
 
 SMALL = {"backend": "numpy", "envs": 4, "hidden": (8,), "rows": 5, "evaluation_episodes": 3, "display": False}
 PPO = {**SMALL, "steps": 200, "unroll": 8, "epochs": 1, "evaluations": 1}
@@ -145,7 +145,7 @@ def test_dqn_samples_with_its_last_epsilon(tmp_path):
     settings = {**SMALL, "steps": 300, "replay_start": 100, "evaluations": 0, "epsilon_end": 1.0}
     run = cavalcade.train("dqn", "cavalcade/MaskedBandit-v0", out=tmp_path / "run", options={"arms": 4}, **settings)
     policy = cavalcade.load_policy(run.path)
-    from cavalcade.evaluation import noise_of
+    from cavalcade.acting.evaluation import noise_of
 
     assert noise_of(policy, 3, 0, False)() is None
     draw = noise_of(policy, 3, 0, True)

@@ -9,10 +9,10 @@ import time
 import numpy as np
 import pytest
 
-from cavalcade.bell import Bell
 from cavalcade.errors import Stopped
-from cavalcade.exchange import Exchange, stacked
-from cavalcade.memory import SharedWords
+from cavalcade.transport.bell import Bell
+from cavalcade.transport.exchange import Exchange, stacked
+from cavalcade.transport.memory import SharedWords
 from tests.leftovers import nothing_is_left  # noqa: F401
 from tests.messages import by_message
 

@@ -10,8 +10,8 @@ from cavalcade import __main__ as command_line
 from cavalcade import envs
 from cavalcade.errors import UserError
 from cavalcade.failures import ANYWHERE, EnvironmentFailed, Failure, Mishap, Tries, own_line
-from cavalcade.program import ProgramFailed
-from cavalcade.runs import Run
+from cavalcade.programs.program import ProgramFailed
+from cavalcade.records.folder import Run
 from tests.chaotic import Hopeless
 
 

@@ -8,8 +8,8 @@ import pytest
 
 import cavalcade
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.runs import Run
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.records.folder import Run
 
 ENVIRONMENT = "CartPole-v1"
 SMALL = {"backend": "numpy", "hidden": (8,), "envs": 4, "evaluations": 0, "rows": 5, "display": False}
@@ -117,7 +117,7 @@ def test_the_origin_is_written_down_and_needed_once(origins, tmp_path):
     settings = {**SMALL, **PPO, "steps": 100}
     run = cavalcade.train("ppo", ENVIRONMENT, out=tmp_path / "run", from_run=origin / "policy", **settings)
     assert run.config["from"] == str(origin / "policy") and origins["ppo"].config["from"] is None
-    from cavalcade.training import repeat
+    from cavalcade.runs.training import repeat
 
     again = repeat(run.config, out=tmp_path / "again", display=False)
     np.testing.assert_array_equal(*(cavalcade.load_policy(r.path).vector for r in (run, again)))

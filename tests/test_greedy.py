@@ -8,12 +8,13 @@ import pytest
 
 import cavalcade
 from cavalcade import envs
+from cavalcade.acting.greedy import Greedy
 from cavalcade.envs.encoding import ActionDecoder
+from cavalcade.envs.spaces import action_space, action_spec
 from cavalcade.envs.vector import stream_seed
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.greedy import Greedy
-from cavalcade.specs import MASK, action_space, action_spec
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.specs import MASK
 
 SEED = 7
 

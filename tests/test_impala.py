@@ -6,11 +6,11 @@ import pytest
 
 from cavalcade import backends, tree
 from cavalcade.algorithms.impala import Impala
+from cavalcade.assembly.table_plan import TablePlan
 from cavalcade.backends.numpy_backend import acting as xp
 from cavalcade.errors import UserError
-from cavalcade.experiment import ARCHITECTURES, Experiment, Settings
+from cavalcade.experiment.experiment import ARCHITECTURES, Experiment, Settings
 from cavalcade.runtimes.inprocess import InProcess
-from cavalcade.table_plan import TablePlan
 
 SMALL = {"hidden": (8,), "unroll": 5, "normalise_rewards": False}
 IMPALA = {**SMALL, "batch": 4, "queue_batches": 1}

@@ -8,10 +8,10 @@ import pytest
 
 import cavalcade
 from cavalcade.__main__ import main
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.inspection import SavedTables
-from cavalcade.matrix import rows, why_not
-from cavalcade.runs import Run
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.experiment.matrix import rows, why_not
+from cavalcade.records.folder import Run
+from cavalcade.runs.inspection import SavedTables
 from tests.leftovers import nothing_is_left  # noqa: F401
 
 SMALL = {"backend": "numpy", "hidden": (8,), "envs": 2, "evaluations": 0, "display": False}

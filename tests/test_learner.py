@@ -5,12 +5,13 @@ import numpy as np
 import pytest
 import torch
 
-from cavalcade import backends, reward_scaling, tree
+from cavalcade import backends, tree
 from cavalcade.backends import torch_backend
 from cavalcade.backends.numpy_backend import acting
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.model import forward_of
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.learning import reward_scaling
+from cavalcade.networks.model import forward_of
 from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK

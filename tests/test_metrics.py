@@ -9,13 +9,13 @@ import pytest
 
 import cavalcade
 from cavalcade import backends
-from cavalcade.algorithm import Clock
+from cavalcade.algorithms.contract import Clock
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.ppo import PPO
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.metric_names import METRICS, explained, guide, tag, tagged
+from cavalcade.experiment.experiment import Experiment, Settings
 from cavalcade.optimiser import Optimiser
-from cavalcade.runs import Run
+from cavalcade.records.folder import Run
+from cavalcade.records.metric_names import METRICS, explained, guide, tag, tagged
 from cavalcade.specs import EnvSpec, Leaf
 
 ROOT = Path(__file__).parent.parent

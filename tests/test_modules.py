@@ -12,7 +12,7 @@ from torch import nn
 
 from cavalcade import load_policy, tree
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
+from cavalcade.experiment.experiment import Experiment, Settings
 from cavalcade.specs import MASK
 from cavalcade.tree import Layout
 

@@ -6,12 +6,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cavalcade import backends, model, networks, specs, tree
+from cavalcade import backends, specs, tree
 from cavalcade.algorithms.actor_critic import ActorCritic
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.backends.numpy_backend import acting
-from cavalcade.networks import Lstm, Torso
-from cavalcade.specs import EnvSpec, action_spec, observation_spec
+from cavalcade.envs.spaces import action_spec, observation_spec
+from cavalcade.networks import model, torso
+from cavalcade.networks.torso import Lstm, Torso
+from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout
 
 BACKENDS = {name: backends.load(name, 1) for name in backends.NAMES}
@@ -53,7 +55,7 @@ def size(network):
 @pytest.mark.parametrize("activation", ["tanh", "relu"])
 @pytest.mark.parametrize("initialiser", ["orthogonal", "uniform"])
 def test_mlp(activation, initialiser):
-    network = networks.mlp(5, (7, 3), activation, initialiser)
+    network = torso.mlp(5, (7, 3), activation, initialiser)
     params, x = network.init(rng()), rng(1).standard_normal((4, 5), np.float32)
     y = assert_agree(network.apply, params, x)[""]
     first = params["0"]
@@ -65,7 +67,7 @@ def test_mlp(activation, initialiser):
     assert network.features == y.shape[1] == 3 and size(network) == 5 * 7 + 7 + 7 * 3 + 3
 
 
-@pytest.mark.parametrize("build, features", [(networks.nature_cnn, 512), (networks.impala_cnn, 256)])
+@pytest.mark.parametrize("build, features", [(torso.nature_cnn, 512), (torso.impala_cnn, 256)])
 def test_convolutions(build, features):
     network = build((2, 37, 44), "uniform")  # odd sizes: the windows do not divide the picture
     x = rng(1).random((3, 2, 37, 44), np.float32)
@@ -81,7 +83,7 @@ def test_nature_cnn_has_the_parameters_of_the_paper():
     third = 64 * (3 * 3 * 64) + 64
     dense = 7 * 7 * 64 * 512 + 512
     assert (first, second, third, dense) == (8_224, 32_832, 36_928, 1_606_144)
-    assert size(networks.nature_cnn((4, 84, 84), "uniform")) == first + second + third + dense == 1_684_128
+    assert size(torso.nature_cnn((4, 84, 84), "uniform")) == first + second + third + dense == 1_684_128
 
 
 def test_impala_cnn_has_the_parameters_of_the_paper():
@@ -94,16 +96,16 @@ def test_impala_cnn_has_the_parameters_of_the_paper():
         4_640,
         9_248,
     )
-    assert size(networks.impala_cnn((4, 84, 84), "uniform")) == sections + dense == 1_089_232
+    assert size(torso.impala_cnn((4, 84, 84), "uniform")) == sections + dense == 1_089_232
 
 
 def test_an_image_too_small_for_the_nature_cnn_is_refused_with_the_way_out():
-    with pytest.raises(networks.UserError, match="--convolution impala"):
-        networks.nature_cnn((3, 35, 84), "uniform")
+    with pytest.raises(torso.UserError, match="--convolution impala"):
+        torso.nature_cnn((3, 35, 84), "uniform")
 
 
 def test_dueling_values_average_to_the_state_value():
-    network = networks.dueling(6, 5)
+    network = torso.dueling(6, 5)
     params, x = network.init(rng()), rng(1).standard_normal((8, 6), np.float32)
     q = assert_agree(network.apply, params, x)[""]
     both = x @ params["weight"] + params["bias"]
@@ -113,7 +115,7 @@ def test_dueling_values_average_to_the_state_value():
 
 
 def test_gaussian_head_has_a_mean_of_the_features_and_a_deviation_of_its_own():
-    network = networks.gaussian(6, 2)
+    network = torso.gaussian(6, 2)
     params, x = network.init(rng()), rng(1).standard_normal((8, 6), np.float32)
     params["log_std"] = np.array([-0.5, 0.25], np.float32)
     y = assert_agree(network.apply, params, x)[""]
@@ -128,14 +130,14 @@ def test_gaussian_head_has_a_mean_of_the_features_and_a_deviation_of_its_own():
 @pytest.mark.parametrize("inputs, outputs", [(9, 4), (4, 9), (5, 5), (1, 3), (3, 1)])
 @pytest.mark.parametrize("gain", [1.0, 0.01, float(np.sqrt(2.0))])
 def test_orthogonal_weights_are_orthogonal_with_the_gain(inputs, outputs, gain):
-    weight = networks.linear(inputs, outputs, "orthogonal", gain).init(rng())["weight"].astype(np.float64)
+    weight = torso.linear(inputs, outputs, "orthogonal", gain).init(rng())["weight"].astype(np.float64)
     assert weight.shape == (inputs, outputs)
     product = weight.T @ weight if inputs >= outputs else weight @ weight.T
     np.testing.assert_allclose(product, gain**2 * np.eye(min(inputs, outputs)), atol=1e-6 * max(1.0, gain**2))
 
 
 def test_orthogonal_convolutions_are_orthogonal_as_matrices_of_filters():
-    params = networks.nature_cnn((4, 36, 36), "orthogonal").init(rng())
+    params = torso.nature_cnn((4, 36, 36), "orthogonal").init(rng())
     for name in ("0", "1", "2"):
         filters = params[name]["weight"].reshape(params[name]["weight"].shape[0], -1).astype(np.float64)
         np.testing.assert_allclose(filters @ filters.T, 2.0 * np.eye(len(filters)), atol=1e-5)  # gain sqrt 2
@@ -143,24 +145,24 @@ def test_orthogonal_convolutions_are_orthogonal_as_matrices_of_filters():
 
 
 def test_orthogonal_draws_have_no_preferred_sign():
-    corners = [networks.orthogonal(1.0)(rng(seed), (3, 3), 3)[0, 0] for seed in range(200)]
+    corners = [torso.orthogonal(1.0)(rng(seed), (3, 3), 3)[0, 0] for seed in range(200)]
     assert abs(np.mean(corners)) < 0.15  # the Haar measure: without the sign of R's diagonal the mean is about -0.5
 
 
 def test_uniform_weights_and_biases_fill_the_bounds_of_their_fan_in():
-    params = networks.linear(400, 300, "uniform").init(rng())
+    params = torso.linear(400, 300, "uniform").init(rng())
     for array in (params["weight"], params["bias"]):
         assert 0.95 / 20 < np.abs(array).max() <= 1 / 20  # 1 / sqrt(400)
         assert abs(array.mean()) < 0.2 / 20
     np.testing.assert_allclose(params["weight"].std(), 1 / 20 / np.sqrt(3.0), rtol=0.01)
-    convolutions = networks.nature_cnn((4, 36, 36), "uniform").init(rng())
+    convolutions = torso.nature_cnn((4, 36, 36), "uniform").init(rng())
     for name, fan_in in (("0", 4 * 64), ("1", 32 * 16), ("2", 64 * 9)):
         for array in (convolutions[name]["weight"], convolutions[name]["bias"]):
             assert 0.8 < np.abs(array).max() * np.sqrt(fan_in) <= 1.0 + 1e-6
 
 
 def test_the_same_seed_gives_the_same_parameters_and_another_gives_others():
-    network = networks.mlp(3, (4,), "tanh", "orthogonal")
+    network = torso.mlp(3, (4,), "tanh", "orthogonal")
     same, again, other = (Layout.of(p).flatten(p) for p in (network.init(rng(s)) for s in (5, 5, 6)))
     assert np.array_equal(same, again) and not np.array_equal(same, other)
 
@@ -180,7 +182,7 @@ DTYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "u
 
 def agree_on(space):
     """A torso with one layer of six on four observations: network, parameters, observations, features."""
-    network = networks.torso(observation_spec(space), Torso((6,), "tanh", "nature", "orthogonal"))
+    network = torso.torso(observation_spec(space), Torso((6,), "tanh", "nature", "orthogonal"))
     params, obs = network.init(rng()), drawn(space, 4)
     return network, params, obs, assert_agree(network.apply, params, obs)[""]
 
@@ -218,7 +220,7 @@ def test_bytes_of_an_image_become_fractions_whichever_axis_holds_the_channels():
     assert Layout.of(params) == Layout.of(other_params) and not network.small
     np.testing.assert_allclose(y, other.apply(acting, params, obs.transpose(0, 3, 1, 2)), atol=1e-6)
     floats = gym.spaces.Box(0.0, 1.0, (36, 40, 3), np.float32)  # floats are fractions already
-    scaled = networks.torso(observation_spec(floats), Torso((6,)))
+    scaled = torso.torso(observation_spec(floats), Torso((6,)))
     np.testing.assert_allclose(y, scaled.apply(acting, params, obs.astype(np.float32) / 255), atol=1e-6)
 
 
@@ -226,7 +228,7 @@ def test_bytes_of_an_image_become_fractions_whichever_axis_holds_the_channels():
 def test_what_is_too_small_for_the_convolution_is_a_vector(convolution, smallest):
     for side, is_picture in ((smallest, True), (smallest - 1, False)):
         spec = observation_spec(gym.spaces.Box(0, 255, (side, side, 3), np.uint8))
-        network = networks.torso(spec, Torso((6,), "tanh", convolution, "uniform"))
+        network = torso.torso(spec, Torso((6,), "tanh", convolution, "uniform"))
         assert ("vector" in network.init(rng())) != is_picture and network.small != is_picture
 
 

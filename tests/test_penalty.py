@@ -5,10 +5,10 @@ import pytest
 
 from cavalcade import backends, tree
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.learning.updates.allreduce import Meeting, Reduced
 from cavalcade.ops.penalty import KL_RULES, adapted, kl_penalty
 from cavalcade.specs import EnvSpec, Leaf
-from cavalcade.updates.allreduce import Meeting, Reduced
 from tests.test_updates import drawn, finish_together
 
 SMALL = {"hidden": (8,), "unroll": 6, "epochs": 2, "minibatches_per_epoch": 2, "normalise_rewards": False}

@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cavalcade import plotting
-from cavalcade.curves import Curve, Points, bins
 from cavalcade.errors import UserError
-from cavalcade.plotting import draw_curve, draw_runs
-from cavalcade.recording import Recorder
-from cavalcade.runs import Run
+from cavalcade.records import plotting
+from cavalcade.records.curves import Curve, Points, bins
+from cavalcade.records.folder import Run
+from cavalcade.records.plotting import draw_curve, draw_runs
+from cavalcade.records.recorder import Recorder
 
 
 def make(folder: Path, seed: int = 0, rows: int = 60, bonus: float = 0.0, **config) -> Run:

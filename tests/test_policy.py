@@ -18,13 +18,13 @@ from safetensors.numpy import load_file, save_file
 
 import cavalcade
 from cavalcade import envs, tree
+from cavalcade.acting.greedy import Greedy
+from cavalcade.acting.policy import Policy
 from cavalcade.backends.numpy_backend import acting as numpy_namespace
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.greedy import Greedy
-from cavalcade.policy import Policy
-from cavalcade.runs import Run
-from cavalcade.session import Session
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.records.folder import Run
+from cavalcade.runs.session import Session
 from cavalcade.specs import MASK
 
 ROOT = Path(__file__).parents[1]
@@ -129,7 +129,7 @@ def _meet(policy: Policy, case: Case) -> tuple[tree.Tree, np.ndarray]:
 
 
 def _clock():
-    from cavalcade.algorithm import Clock
+    from cavalcade.algorithms.contract import Clock
 
     return Clock(5_000)
 

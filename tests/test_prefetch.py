@@ -7,13 +7,15 @@ import time
 import numpy as np
 import pytest
 
-from cavalcade import checkpoint, prefetch, tree
+from cavalcade import tree
 from cavalcade.algorithms.impala import Impala
+from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import Stopped, UserError
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.learner_loop import LearnerLoop
-from cavalcade.learning import Learner
-from cavalcade.prefetch import Prefetch
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.learning import prefetch
+from cavalcade.learning.learner import Learner
+from cavalcade.learning.loop import LearnerLoop
+from cavalcade.learning.prefetch import Prefetch
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.table import Limiter, Table
 from tests.items import blank

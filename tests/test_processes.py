@@ -14,16 +14,16 @@ import numpy as np
 import pytest
 
 import cavalcade
-from cavalcade import checkpoint
-from cavalcade.broadcast import Broadcast
+from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.memory import Signpost, sweep_dead
-from cavalcade.program import Placement, Program, ProgramFailed
-from cavalcade.runs import Run
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.programs.program import Placement, Program, ProgramFailed
+from cavalcade.records.folder import Run
+from cavalcade.runs.session import Session
 from cavalcade.runtimes import supervision
 from cavalcade.runtimes.processes import Processes
-from cavalcade.session import Session
+from cavalcade.transport.broadcast import Broadcast
+from cavalcade.transport.memory import Signpost, sweep_dead
 from tests.chaotic import Chaotic, Hopeless, Unreliable
 from tests.leftovers import end_a_driver, nothing_is_left  # noqa: F401
 

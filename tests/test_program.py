@@ -4,7 +4,7 @@ import pytest
 
 from cavalcade.__main__ import main
 from cavalcade.errors import UserError
-from cavalcade.program import Handle, Placement, Program
+from cavalcade.programs.program import Handle, Placement, Program
 
 
 class Part:

@@ -14,17 +14,17 @@ import numpy as np
 import pytest
 import ray
 
-from cavalcade import checkpoint
+from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.inspection import SavedTables
-from cavalcade.program import Placement, Program, ProgramFailed
-from cavalcade.runs import Run
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.programs.program import Placement, Program, ProgramFailed
+from cavalcade.records.folder import Run
+from cavalcade.runs.inspection import SavedTables
+from cavalcade.runs.session import Session
+from cavalcade.runs.trained import load_policy
+from cavalcade.runs.training import resume
 from cavalcade.runtimes import supervision
 from cavalcade.runtimes.ray import RayRuntime
-from cavalcade.session import Session
-from cavalcade.trained import load_policy
-from cavalcade.training import resume
 from tests.chaotic import Chaotic, Hopeless, OneIsSlow, Unreliable
 from tests.leftovers import end_a_driver, nothing_is_left  # noqa: F401
 
@@ -302,8 +302,8 @@ def test_an_address_needs_the_runtime_that_goes_there():
 
 
 def test_parameters_are_put_once_for_each_version(here):
-    from cavalcade.params import ParamsService
     from cavalcade.runtimes.ray_host import Host, Job
+    from cavalcade.transport.params import ParamsService
 
     host = Host(Job(ray.cloudpickle.dumps([]), {}, [], [], 0, 0))
     try:

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 
 import cavalcade
-from cavalcade import checkpoint
 from cavalcade.__main__ import main
+from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
-from cavalcade.experiment import Experiment
-from cavalcade.resuming import FREE
-from cavalcade.runs import Run
+from cavalcade.experiment.experiment import Experiment
+from cavalcade.records.folder import Run
+from cavalcade.runs.resuming import FREE
 
 SMALL = {"backend": "numpy", "envs": 4, "hidden": (8,), "unroll": 8, "epochs": 1, "rows": 10, "display": False}
 PPO = {**SMALL, "evaluations": 2, "evaluation_episodes": 2, "seed": 1, "anneal": False}

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 import cavalcade
-from cavalcade import checkpoint
+from cavalcade.assembly.row import Row
+from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
-from cavalcade.experiment import ALGORITHMS, ARCHITECTURES, Experiment, Settings
-from cavalcade.inspection import SavedTables, look
-from cavalcade.matrix import rows, table, why_not
-from cavalcade.row import Row
-from cavalcade.systems import SYSTEMS
+from cavalcade.experiment.experiment import ALGORITHMS, ARCHITECTURES, Experiment, Settings
+from cavalcade.experiment.matrix import rows, table, why_not
+from cavalcade.experiment.systems import SYSTEMS
+from cavalcade.runs.inspection import SavedTables, look
 from tests.leftovers import nothing_is_left  # noqa: F401
 
 SMALL = {

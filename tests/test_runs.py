@@ -11,10 +11,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cavalcade import recording
 from cavalcade.errors import UserError
-from cavalcade.recording import Recorder
-from cavalcade.runs import Run, default_path
+from cavalcade.records import recorder as recording
+from cavalcade.records.folder import Run, default_path
+from cavalcade.records.recorder import Recorder
 
 ROOT = Path(__file__).parents[1]
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 from cavalcade import tree
-from cavalcade.acting import EnvLoop
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.learner_loop import LearnerLoop
-from cavalcade.program import Handle, Program, resolve
+from cavalcade.acting.env_loop import EnvLoop
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.learning.loop import LearnerLoop
+from cavalcade.programs.program import Handle, Program, resolve
 from cavalcade.runtimes.inprocess import Deadlock, InProcess
 from cavalcade.table import Items, Limiter, Table
 

@@ -5,10 +5,10 @@ import os
 import pytest
 
 import cavalcade
-from cavalcade import checkpoint
-from cavalcade.inspection import SavedTables
-from cavalcade.trained import load_policy
-from cavalcade.training import resume
+from cavalcade.checkpoints import checkpoint
+from cavalcade.runs.inspection import SavedTables
+from cavalcade.runs.trained import load_policy
+from cavalcade.runs.training import resume
 from tests.leftovers import nothing_is_left  # noqa: F401
 
 SMALL = {"backend": "numpy", "hidden": (8,), "envs": 2, "evaluations": 1, "evaluation_episodes": 2, "actors": 2}

@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 import cavalcade
-from cavalcade import checkpoint
+from cavalcade.checkpoints import checkpoint
+from cavalcade.checkpoints.saver import Pace, Saver
 from cavalcade.errors import UserError
-from cavalcade.saving import Pace, Saver
 from cavalcade.table import table as table_module
 
 

@@ -10,7 +10,8 @@ import numpy as np
 import pytest
 
 import cavalcade.table.table
-from cavalcade import checkpoint, tree
+from cavalcade import tree
+from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
 from cavalcade.table import Limiter, Rows, RowSpec, Selector, Table, prioritised
 

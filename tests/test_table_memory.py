@@ -8,11 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cavalcade import memory
 from cavalcade.errors import UserError
-from cavalcade.memory import Memory
 from cavalcade.table import Items, Rows, RowSpec, Signature, Table, prioritised
 from cavalcade.table.invariants import check
+from cavalcade.transport import memory
+from cavalcade.transport.memory import Memory
 
 BLANK = {"frame": np.zeros((20, 20), np.uint8), "n": np.zeros((), np.int64)}
 SHARED = pytest.mark.skipif(not Path("/dev/shm").exists(), reason="shared memory has no names here")

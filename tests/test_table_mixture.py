@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from cavalcade import checkpoint
+from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
 from cavalcade.table import Items, Limiter, RowSpec, Signature, Stopped, Table
 from cavalcade.table.mixture import Mixture, Shards

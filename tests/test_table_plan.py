@@ -8,14 +8,14 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cavalcade import adders
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
-from cavalcade.experience import Episode, NStep, Unroll
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.matrix import HOME, rows
-from cavalcade.program import Handle
-from cavalcade.systems import SYSTEMS
+from cavalcade.experience import adders
+from cavalcade.experience.declared import Episode, NStep, Unroll
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.experiment.matrix import HOME, rows
+from cavalcade.experiment.systems import SYSTEMS
+from cavalcade.programs.program import Handle
 from cavalcade.table import Items, Rows, RowSpec, Signature, Table, port
 from tests.apart import Apart
 from tests.streams import MODES, Streams

@@ -9,14 +9,15 @@ import numpy as np
 import psutil
 import pytest
 
-from cavalcade import adders, tree
+from cavalcade import tree
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
-from cavalcade.experience import NStep, Unroll
-from cavalcade.memory import Memory
+from cavalcade.experience import adders
+from cavalcade.experience.declared import NStep, Unroll
 from cavalcade.table import Items, Limiter, Rows, RowSpec, Signature, Stopped, Table
 from cavalcade.table.port import Port, Writer
 from cavalcade.table.rows import ORIGIN
+from cavalcade.transport.memory import Memory
 from tests.leftovers import nothing_is_left  # noqa: F401
 from tests.streams import MODES, Streams
 

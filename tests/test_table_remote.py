@@ -7,10 +7,11 @@ import time
 import numpy as np
 import pytest
 
-from cavalcade import adders, tree
+from cavalcade import tree
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
-from cavalcade.experience import Episode, NStep, Unroll
+from cavalcade.experience import adders
+from cavalcade.experience.declared import Episode, NStep, Unroll
 from cavalcade.table import Items, Limiter, Rows, RowSpec, Signature, Table
 from tests.streams import MODES, Streams
 

@@ -14,10 +14,11 @@ import numpy as np
 import pytest
 
 import cavalcade
-from cavalcade import checkpoint, tree
+from cavalcade import tree
+from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
-from cavalcade.metric_names import tag
-from cavalcade.runs import Run
+from cavalcade.records.folder import Run
+from cavalcade.records.metric_names import tag
 
 ROOT = Path(__file__).parents[1]
 TIMED = ("time", "steps_per_second", "frames_per_second", "updates_per_second")  # and time_<role>: all that may differ

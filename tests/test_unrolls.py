@@ -7,7 +7,7 @@ import gymnasium as gym
 import numpy as np
 import pytest
 
-from cavalcade.experiment import Experiment, Settings
+from cavalcade.experiment.experiment import Experiment, Settings
 
 SMALL = {"hidden": (4,), "unroll": 10}
 

@@ -11,15 +11,15 @@ import pytest
 
 from cavalcade import backends, tree
 from cavalcade.errors import Stopped, UserError
-from cavalcade.experiment import Experiment, Settings
-from cavalcade.groups import REST, Range, Rule
+from cavalcade.experiment.experiment import Experiment, Settings
+from cavalcade.learning.groups import REST, Range, Rule
+from cavalcade.learning.updates import Alone
+from cavalcade.learning.updates.allreduce import ByAllReduce, Meeting, Reduced
+from cavalcade.learning.updates.descent import Descent, fresh, slices
+from cavalcade.learning.updates.gloo import FEWEST, GlooSeats, most_ahead
+from cavalcade.learning.updates.hogwild import LockFree, SharedParams, Unlocked
+from cavalcade.learning.updates.parameter_server import SNAPSHOT_EVERY, ByServers, Judge, Pushed, Shard
 from cavalcade.optimiser import Optimiser
-from cavalcade.updates import Alone
-from cavalcade.updates.allreduce import ByAllReduce, Meeting, Reduced
-from cavalcade.updates.descent import Descent, fresh, slices
-from cavalcade.updates.gloo import FEWEST, GlooSeats, most_ahead
-from cavalcade.updates.hogwild import LockFree, SharedParams, Unlocked
-from cavalcade.updates.parameter_server import SNAPSHOT_EVERY, ByServers, Judge, Pushed, Shard
 from tests.items import blank
 from tests.leftovers import nothing_is_left  # noqa: F401
 from tests.messages import by_message

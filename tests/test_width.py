@@ -11,16 +11,17 @@ from itertools import pairwise
 import numpy as np
 import pytest
 
-from cavalcade import backends, experiment, systems
-from cavalcade.algorithm import Acted, Algorithm, Loss, Target
+from cavalcade import backends
+from cavalcade.algorithms.contract import Acted, Algorithm, Loss, Target
 from cavalcade.config import setting
-from cavalcade.experience import Experience, NStep, Queue, Replay, Unroll
-from cavalcade.experiment import Experiment
-from cavalcade.layers import linear
-from cavalcade.model import build
-from cavalcade.networks import Torso, conditioned
+from cavalcade.experience.declared import Experience, NStep, Queue, Replay, Unroll
+from cavalcade.experiment import experiment, systems
+from cavalcade.experiment.experiment import Experiment
+from cavalcade.experiment.run_settings import Settings
+from cavalcade.networks.layers import linear
+from cavalcade.networks.model import build
+from cavalcade.networks.torso import Torso, conditioned
 from cavalcade.optimiser import Group, Optimiser
-from cavalcade.run_settings import Settings
 
 TORSO = Torso((8,), "tanh", "nature", "orthogonal")
 
@@ -208,8 +209,8 @@ def test_more_leading_axes_and_a_group_that_the_model_does_not_have():
     for sampled, one in zip(actions, together["critic"]):
         alone, _ = parts.model.apply(acting, params, {}, obs, {}, None, ("critic",), {"action": sampled})
         np.testing.assert_allclose(one, alone["critic"], atol=1e-6)
-    from cavalcade import groups
     from cavalcade.errors import UserError
+    from cavalcade.learning import groups
     from cavalcade.tree import Layout
 
     with pytest.raises(UserError, match="a group 'critc', but the model has only critic, policy"):

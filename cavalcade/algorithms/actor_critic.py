@@ -6,13 +6,13 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from cavalcade.activations import ACTIVATIONS
-from cavalcade.algorithm import Acted, Algorithm, Clock, Forward
+from cavalcade.algorithms.contract import Acted, Algorithm, Clock, Forward
 from cavalcade.config import setting
-from cavalcade.experience import Experience, Queue, Unroll
-from cavalcade.layers import Network, linear
-from cavalcade.model import Model, build
-from cavalcade.networks import CONVOLUTIONS, Torso, gaussian
+from cavalcade.experience.declared import Experience, Queue, Unroll
+from cavalcade.networks.activations import ACTIVATIONS
+from cavalcade.networks.layers import Network, linear
+from cavalcade.networks.model import Model, build
+from cavalcade.networks.torso import CONVOLUTIONS, Torso, gaussian
 from cavalcade.ops import distributions
 from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser

@@ -12,14 +12,14 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.activations import ACTIVATIONS
-from cavalcade.algorithm import Acted, Algorithm, Clock, Forward, Loss, Target
+from cavalcade.algorithms.contract import Acted, Algorithm, Clock, Forward, Loss, Target
 from cavalcade.config import setting
 from cavalcade.errors import UserError, require_at_least
-from cavalcade.experience import SMALLEST_PRIORITY, Experience, NStep, Replay
-from cavalcade.layers import Network, linear
-from cavalcade.model import Model, build
-from cavalcade.networks import CONVOLUTIONS, Torso, dueling
+from cavalcade.experience.declared import SMALLEST_PRIORITY, Experience, NStep, Replay
+from cavalcade.networks.activations import ACTIVATIONS
+from cavalcade.networks.layers import Network, linear
+from cavalcade.networks.model import Model, build
+from cavalcade.networks.torso import CONVOLUTIONS, Torso, dueling
 from cavalcade.ops.losses import huber
 from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser

@@ -11,11 +11,11 @@ alone, a small number inside the logarithm of the policy, or nothing.
 from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from cavalcade.algorithm import Forward, Loss
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
+from cavalcade.algorithms.contract import Forward, Loss
 from cavalcade.config import setting
 from cavalcade.errors import require_at_least
-from cavalcade.experience import Experience, Queue, Unroll
+from cavalcade.experience.declared import Experience, Queue, Unroll
 from cavalcade.ops.losses import explained_variance, weighted_mean
 from cavalcade.ops.returns import clipped_ratio, gae, vtrace
 from cavalcade.specs import EnvSpec

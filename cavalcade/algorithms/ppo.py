@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.algorithm import DRAW, Adaptation, Forward, Loss
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised, time_major
+from cavalcade.algorithms.contract import DRAW, Adaptation, Forward, Loss
 from cavalcade.config import setting
 from cavalcade.errors import UserError
 from cavalcade.ops.losses import explained_variance, policy_ratio, ppo_clip, unbounded_surrogate

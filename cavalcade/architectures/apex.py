@@ -7,11 +7,11 @@ many draws the oldest of what is too much goes.
 """
 
 from cavalcade.architectures.build import build
+from cavalcade.assembly.parts import Parts
+from cavalcade.assembly.row import Row
 from cavalcade.errors import UserError
-from cavalcade.experience import Replay
-from cavalcade.parts import Parts
-from cavalcade.program import Program
-from cavalcade.row import Row
+from cavalcade.experience.declared import Replay
+from cavalcade.programs.program import Program
 
 ROW = Row()
 

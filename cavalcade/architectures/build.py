@@ -2,16 +2,16 @@
 
 from typing import Any
 
-from cavalcade.acting import EnvLoop
+from cavalcade.acting.central import CentralActor
+from cavalcade.acting.env_loop import EnvLoop
+from cavalcade.acting.env_worker import EnvWorker
 from cavalcade.architectures.partners import add_partners, add_valves, recipe
 from cavalcade.architectures.tables import add_draws, add_table, add_tables
-from cavalcade.central import CentralActor
-from cavalcade.env_worker import EnvWorker
+from cavalcade.assembly.parts import Parts
 from cavalcade.errors import UserError
-from cavalcade.learner_loop import LearnerLoop
-from cavalcade.parts import Parts
-from cavalcade.program import Handle, Placement, Program
-from cavalcade.updates import Recipe
+from cavalcade.learning.loop import LearnerLoop
+from cavalcade.learning.updates import Recipe
+from cavalcade.programs.program import Handle, Placement, Program
 
 MOST, PATIENCE = 64, 2e-3  # workers that central acting answers together, and seconds that one may wait for others
 

@@ -7,9 +7,9 @@ algorithm adds a small number inside the logarithm of the policy.
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.parts import Parts
-from cavalcade.program import Program
-from cavalcade.row import Row
+from cavalcade.assembly.parts import Parts
+from cavalcade.assembly.row import Row
+from cavalcade.programs.program import Program
 
 ROW = Row(acting="central", updates="hogwild", learners=2, predictors=2)
 

@@ -7,11 +7,11 @@ replay beside it, and a share of each batch is drawn from there.
 """
 
 from cavalcade.architectures.build import build
+from cavalcade.assembly.parts import Parts
+from cavalcade.assembly.row import Row
 from cavalcade.errors import UserError
-from cavalcade.experience import Queue
-from cavalcade.parts import Parts
-from cavalcade.program import Program
-from cavalcade.row import Row
+from cavalcade.experience.declared import Queue
+from cavalcade.programs.program import Program
 
 ROW = Row()
 

@@ -1,9 +1,9 @@
 """PAAC: lock step with one policy for all environment workers (Clemente 2017; batched A2C in Espeholt 2018)."""
 
 from cavalcade.architectures.build import build
-from cavalcade.parts import Parts
-from cavalcade.program import Program
-from cavalcade.row import Row
+from cavalcade.assembly.parts import Parts
+from cavalcade.assembly.row import Row
+from cavalcade.programs.program import Program
 
 ROW = Row(acting="central")
 

@@ -1,13 +1,13 @@
 """What learners have beside them: with whom they make their updates, and who says how many of them are active."""
 
-from cavalcade.adjusting import Adjuster
+from cavalcade.architectures.adjusting import Adjuster
+from cavalcade.assembly.parts import Parts
 from cavalcade.errors import UserError
-from cavalcade.parts import Parts
-from cavalcade.program import Handle, Placement, Program
-from cavalcade.updates import Alone, Recipe
-from cavalcade.updates.allreduce import ByAllReduce, Meeting
-from cavalcade.updates.hogwild import SharedParams, Unlocked
-from cavalcade.updates.parameter_server import ByServers, Shard
+from cavalcade.learning.updates import Alone, Recipe
+from cavalcade.learning.updates.allreduce import ByAllReduce, Meeting
+from cavalcade.learning.updates.hogwild import SharedParams, Unlocked
+from cavalcade.learning.updates.parameter_server import ByServers, Shard
+from cavalcade.programs.program import Handle, Placement, Program
 
 
 def add_valves(program: Program, x: Parts, table: Handle) -> dict[str, Handle]:

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.parts import Parts
+from cavalcade.assembly.parts import Parts
 from cavalcade.table import Limiter, Table
 from cavalcade.table.mixture import Mixture
 

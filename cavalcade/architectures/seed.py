@@ -6,9 +6,9 @@ recurrent state and builds the unrolls. Parameters never travel.
 
 from cavalcade.architectures.build import build
 from cavalcade.architectures.impala import require_unrolls
-from cavalcade.parts import Parts
-from cavalcade.program import Program
-from cavalcade.row import Row
+from cavalcade.assembly.parts import Parts
+from cavalcade.assembly.row import Row
+from cavalcade.programs.program import Program
 
 ROW = Row(acting="central")
 

@@ -5,9 +5,9 @@ draws as soon as a batch is there.
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.parts import Parts
-from cavalcade.program import Program
-from cavalcade.row import Row
+from cavalcade.assembly.parts import Parts
+from cavalcade.assembly.row import Row
+from cavalcade.programs.program import Program
 
 ROW = Row()
 

@@ -1,10 +1,10 @@
 """Where experience waits: the tables of a row, and what learners in other processes draw from them through."""
 
 from cavalcade.architectures.queues import QueueBesideReplay, mixture
+from cavalcade.assembly.parts import Parts
 from cavalcade.errors import UserError
-from cavalcade.experience import Queue
-from cavalcade.parts import Parts
-from cavalcade.program import Handle, Program
+from cavalcade.experience.declared import Queue
+from cavalcade.programs.program import Handle, Program
 from cavalcade.table.drawer import Drawer, Draws, QueueDraws
 
 

@@ -18,9 +18,10 @@ from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.envs.loop import EnvironmentLoop
 from cavalcade.envs.made import again, held, rehearse, require_place
 from cavalcade.envs.names import make_registered, named
-from cavalcade.envs.vector import Environments, Episode, Step
+from cavalcade.envs.vector import Environments
 from cavalcade.errors import UserError
 from cavalcade.failures import EnvironmentFailed
+from cavalcade.step import Episode, Step
 
 __all__ = ["Environments", "Episode", "Step", "again", "held", "make", "named", "require_place"]
 

@@ -22,10 +22,11 @@ from cavalcade.envs.fitting import MISTAKES
 from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.sentinel import Sentinel
 from cavalcade.envs.tally import METRICS, Tally
-from cavalcade.envs.vector import Episode, Step, stream_seed, time_limit
+from cavalcade.envs.vector import stream_seed, time_limit
 from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK
+from cavalcade.step import Episode, Step
 
 FINAL_KEYS = ("final_obs", "final_observation")  # since Gymnasium 1.1; before
 

@@ -20,8 +20,8 @@ import numpy as np
 from gymnasium.vector import AutoresetMode
 
 from cavalcade.envs.adapter import VectorAdapter
-from cavalcade.envs.vector import Step
 from cavalcade.errors import UserError, nearest
+from cavalcade.step import Step
 from cavalcade.tree import Tree
 
 PREPROCESSING: dict[str, Any] = {

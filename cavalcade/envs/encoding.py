@@ -12,8 +12,9 @@ import gymnasium as gym
 import numpy as np
 
 from cavalcade import tree
+from cavalcade.envs.spaces import action_spec, observation_spec
 from cavalcade.errors import BadEnvironment
-from cavalcade.specs import MASK, EnvSpec, Leaf, action_spec, observation_spec
+from cavalcade.specs import MASK, EnvSpec, Leaf
 
 Builder = Callable[[Any], tree.Tree]
 

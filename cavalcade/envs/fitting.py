@@ -11,7 +11,8 @@ from typing import Any, NamedTuple
 import gymnasium as gym
 import numpy as np
 
-from cavalcade.specs import MASK, Leaf, observation_spec
+from cavalcade.envs.spaces import observation_spec
+from cavalcade.specs import MASK, Leaf
 
 MISTAKES = (ArithmeticError, LookupError, TypeError, ValueError)  # what arrays raise for observations that do not fit
 SLACK = 1e-3  # of the range of a Box of floats: what exceeds it by less is rounding

@@ -21,10 +21,11 @@ from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.protocol import explain
 from cavalcade.envs.sentinel import Sentinel
 from cavalcade.envs.tally import Tally
-from cavalcade.envs.vector import Episode, Step, stream_seed, time_limit
+from cavalcade.envs.vector import stream_seed, time_limit
 from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK, Leaf
+from cavalcade.step import Episode, Step
 
 
 class EnvironmentLoop:

@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade import checkpoint
-from cavalcade.bell import Bell
+from cavalcade.checkpoints import checkpoint
+from cavalcade.checkpoints.saver import Saver
 from cavalcade.errors import Stopped
 from cavalcade.failures import Failure
-from cavalcade.program import Node
+from cavalcade.programs.program import Node
 from cavalcade.runtimes.group import Group
-from cavalcade.saving import Saver
+from cavalcade.transport.bell import Bell
 
 WORDS = 8  # of each process, a cache line of its own
 # when it was last seen alive; environment steps it has counted; by what it can be woken; when anybody last moved

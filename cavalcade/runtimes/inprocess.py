@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
+from cavalcade.checkpoints.saver import Saver
 from cavalcade.errors import UserError
 from cavalcade.failures import EnvironmentFailed, Failure
-from cavalcade.program import Program, resolve
-from cavalcade.saving import Saver
+from cavalcade.programs.program import Program, resolve
 
 
 class Deadlock(RuntimeError):

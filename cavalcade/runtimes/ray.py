@@ -12,14 +12,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cavalcade import checkpoint
+from cavalcade.checkpoints import checkpoint
+from cavalcade.checkpoints.saver import Saver
 from cavalcade.errors import UserError
 from cavalcade.failures import Failure
-from cavalcade.memory import sweep
-from cavalcade.program import Program
+from cavalcade.programs.program import Program
 from cavalcade.runtimes.ray_connection import connect, guard
 from cavalcade.runtimes.supervision import Member, Supervisor, packed
-from cavalcade.saving import Saver
+from cavalcade.transport.memory import sweep
 
 PAUSE = 0.02  # seconds between two looks at the processes
 WATCH = 0.1  # seconds after which a process in which nothing happens says so

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.exchange import Desk, Exchange, ServedDesk
 from cavalcade.table import _core
 from cavalcade.table.table import Sample, Table
+from cavalcade.transport.exchange import Desk, Exchange, ServedDesk
 from cavalcade.tree import Tree
 
 NUMBERS = ("chosen", "share", "totals", "sizes", "given")  # arrays that decide the next draws

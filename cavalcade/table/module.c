@@ -1,6 +1,5 @@
 /* Python's door to the core: checks shapes and holds on to the arrays. */
 
-#include "bell.h"
 #include "columns.h"
 
 #include <math.h>
@@ -267,73 +266,6 @@ static PyObject *total(PyObject *self, PyObject *table) {
     return PyFloat_FromDouble(t->sampler.kind == PRIORITISED ? selector_total(&t->sampler) : (double)t->counters[LIVE]);
 }
 
-/* --- words that two processes watch ---------------------------------------------------------------------------------- */
-
-static int64_t *word(Py_buffer *view, Py_ssize_t at) {
-    if (view->itemsize == 8 && at >= 0 && at < view->len / 8) return (int64_t *)view->buf + at;
-    PyErr_SetString(PyExc_IndexError, "no such word");
-    return NULL;
-}
-
-static PyObject *load(PyObject *self, PyObject *args) {
-    Py_buffer view;
-    Py_ssize_t at;
-    if (!PyArg_ParseTuple(args, "y*n", &view, &at)) return NULL;
-    READS_ARE_DONE();
-    int64_t *where = word(&view, at), value = where ? LOAD(where) : 0;
-    PyBuffer_Release(&view);
-    return where ? PyLong_FromLongLong(value) : NULL;
-}
-
-static PyObject *store(PyObject *self, PyObject *args) {
-    Py_buffer view;
-    Py_ssize_t at;
-    long long value;
-    if (!PyArg_ParseTuple(args, "w*nL", &view, &at, &value)) return NULL;
-    int64_t *where = word(&view, at);
-    if (where) STORE(where, (int64_t)value);
-    WRITES_MAY_BEGIN();
-    PyBuffer_Release(&view);
-    if (!where) return NULL;
-    Py_RETURN_NONE;
-}
-
-/* A bell is two words: how often it was rung, and whether somebody rests until it rings. Ringing costs a system call only
-   where somebody does. */
-
-static PyObject *ring(PyObject *self, PyObject *args) {
-    Py_buffer view;
-    Py_ssize_t at;
-    if (!PyArg_ParseTuple(args, "w*n", &view, &at)) return NULL;
-    int64_t *bell = word(&view, at), *asleep = word(&view, at + 1);
-    if (bell && asleep) {
-        ADD(bell, 1);
-        if (LOAD_AFTER(asleep)) WAKE(bell);
-    }
-    PyBuffer_Release(&view);
-    if (!bell || !asleep) return NULL;
-    Py_RETURN_NONE;
-}
-
-static PyObject *rest(PyObject *self, PyObject *args) {
-    Py_buffer view;
-    Py_ssize_t at;
-    long long seen;
-    double seconds;
-    if (!PyArg_ParseTuple(args, "w*nLd", &view, &at, &seen, &seconds)) return NULL;
-    int64_t *bell = word(&view, at), *asleep = word(&view, at + 1);
-    if (bell && asleep) {
-        STORE_BEFORE(asleep, 1);
-        Py_BEGIN_ALLOW_THREADS;
-        if (LOAD_AFTER(bell) == seen) sleep_until_rung(bell, (int32_t)seen, seconds);
-        Py_END_ALLOW_THREADS;
-        STORE(asleep, 0);
-    }
-    PyBuffer_Release(&view);
-    if (!bell || !asleep) return NULL;
-    Py_RETURN_NONE;
-}
-
 static PyMethodDef methods[] = {
     {"open_rows", open_rows, METH_VARARGS, "(rows, stack, ends, free, refs, previous, holder) -> rows"},
     {"open_table", open_table, METH_VARARGS, "(rows, capacity, width, stride, max_times, bits, arrays...) -> table"},
@@ -349,10 +281,6 @@ static PyMethodDef methods[] = {
     {"gather", gather, METH_VARARGS, "(base, stride, index, start, step, layout, columns)"},
     {"scatter", scatter, METH_VARARGS, "(base, stride, index, start, step, layout, columns)"},
     {"chain", chain, METH_VARARGS, "(previous, index, start, step, depth, out)"},
-    {"load", load, METH_VARARGS, "(words, at) -> a word another process may have written, and all it wrote before"},
-    {"store", store, METH_VARARGS, "(words, at, value): for other processes, after all that was written before"},
-    {"ring", ring, METH_VARARGS, "(words, at): wake whoever rests by this bell"},
-    {"rest", rest, METH_VARARGS, "(words, at, seen, seconds): until it was rung more often than seen, or time is up"},
     {NULL, NULL, 0, NULL}};
 
 static struct PyModuleDef module = {PyModuleDef_HEAD_INIT, "_core", "Items, rows and selectors.", -1, methods};

@@ -12,10 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.bell import nobody
 from cavalcade.errors import Stopped, UserError
-from cavalcade.memory import Attached, Memory
-from cavalcade.table import _core
 from cavalcade.table.limiter import require_room
 from cavalcade.table.planes import Planes
 from cavalcade.table.posts import (
@@ -32,6 +29,9 @@ from cavalcade.table.posts import (
 from cavalcade.table.rows import RowData
 from cavalcade.table.signature import Items, Signature
 from cavalcade.table.table import POSTED, Table
+from cavalcade.transport import _words
+from cavalcade.transport.bell import nobody
+from cavalcade.transport.memory import Attached, Memory
 from cavalcade.tree import Tree
 
 WRITTEN, READ, STOPPED, WANTED, ALLOWED, RETURNED = 0, 8, 16, 24, 32, 40  # words of a ring, a cache line apart
@@ -47,10 +47,10 @@ class Ring:
 
     @property
     def waiting(self) -> int:
-        return _core.load(self.words, WRITTEN) - _core.load(self.words, READ)
+        return _words.load(self.words, WRITTEN) - _words.load(self.words, READ)
 
     def has_room(self, count: int) -> bool:
-        return _core.load(self.words, WRITTEN) + count - _core.load(self.words, READ) <= self.size
+        return _words.load(self.words, WRITTEN) + count - _words.load(self.words, READ) <= self.size
 
     def _places(self, start: int, count: int) -> np.ndarray:
         start %= self.size
@@ -60,16 +60,16 @@ class Ring:
 
     def put(self, count: int, columns: dict[str, Any]) -> None:
         """There must be room."""
-        written = _core.load(self.words, WRITTEN)
+        written = _words.load(self.words, WRITTEN)
         self.records.write(self._places(written, count), columns)
-        _core.store(self.words, WRITTEN, written + count)
+        _words.store(self.words, WRITTEN, written + count)
 
     def look(self, count: int) -> dict[str, np.ndarray]:
         """The next `count` records, which stay until they are dropped."""
-        return self.records.read(self._places(_core.load(self.words, READ), count))
+        return self.records.read(self._places(_words.load(self.words, READ), count))
 
     def drop(self, count: int) -> None:
-        _core.store(self.words, READ, _core.load(self.words, READ) + count)
+        _words.store(self.words, READ, _words.load(self.words, READ) + count)
 
 
 @dataclass(frozen=True)
@@ -139,14 +139,14 @@ class Port:
     def _promise(self) -> None:
         """Room in a queue is promised before an unroll is begun, to one writer at a time: lock step stays exact."""
         words = self.rings.posts.words
-        returned = _core.load(words, RETURNED)
+        returned = _words.load(words, RETURNED)
         self.table.promised -= returned - self.returned
         self.returned = returned
-        missing = _core.load(words, WANTED) - self.allowed
+        missing = _words.load(words, WANTED) - self.allowed
         if missing > 0 and self.table.can_insert(self.table.promised + missing):
             self.table.promised += missing
             self.allowed += missing
-            _core.store(words, ALLOWED, self.allowed)
+            _words.store(words, ALLOWED, self.allowed)
             self.ring()
 
     def _insert(self, waiting: int) -> int:
@@ -185,17 +185,17 @@ class Port:
         for ring in (self.rings.grants, self.rings.releases):
             ring.drop(ring.waiting)
         words = self.rings.posts.words
-        written = _core.load(words, WRITTEN)
+        written = _words.load(words, WRITTEN)
         self.table.promised -= self.allowed - self.returned - written if self.allowed else 0
         self.allowed, self.returned = written, 0
         for word, value in ((WANTED, written), (ALLOWED, written), (RETURNED, 0)):
-            _core.store(words, word, value)
+            _words.store(words, word, value)
         self.granted = 0
         self._grant()
 
     def close(self) -> None:
         """Writers that wait get `Stopped`."""
-        _core.store(self.rings.grants.words, STOPPED, 1)
+        _words.store(self.rings.grants.words, STOPPED, 1)
         self.memory.close()
 
 
@@ -212,7 +212,7 @@ class Writer:
         self.waiting = 0
         self.ring: Callable[[], None] = nobody  # wakes the owner
         self.posting = Posting(address.signature)
-        self.returned = _core.load(self.rings.posts.words, RETURNED)
+        self.returned = _words.load(self.rings.posts.words, RETURNED)
 
     def ready(self, environments: int) -> bool:
         """Whether there are rows for a step of so many environments, even if all of their episodes end in it."""
@@ -232,11 +232,11 @@ class Writer:
         if not self.reserving or not fits:
             return fits
         words = self.rings.posts.words
-        needed = _core.load(words, WRITTEN) + self.returned + count
-        if _core.load(words, ALLOWED) >= needed:
+        needed = _words.load(words, WRITTEN) + self.returned + count
+        if _words.load(words, ALLOWED) >= needed:
             return True
-        if _core.load(words, WANTED) != needed:
-            _core.store(words, WANTED, needed)
+        if _words.load(words, WANTED) != needed:
+            _words.store(words, WANTED, needed)
             self.ring()
         return False
 
@@ -244,10 +244,10 @@ class Writer:
         """Give back what room was promised for more than `count` items. Both sides only ever count up, so nothing that
         is given back can be taken for still promised."""
         words = self.rings.posts.words
-        surplus = _core.load(words, ALLOWED) - self.returned - _core.load(words, WRITTEN) - count
+        surplus = _words.load(words, ALLOWED) - self.returned - _words.load(words, WRITTEN) - count
         if self.reserving and surplus > 0:
             self.returned += surplus
-            _core.store(words, RETURNED, self.returned)
+            _words.store(words, RETURNED, self.returned)
             self.ring()
 
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
@@ -289,5 +289,5 @@ class Writer:
         return wait_until(ready, timeout, self._require_open)
 
     def _require_open(self) -> None:
-        if _core.load(self.rings.grants.words, STOPPED):
+        if _words.load(self.rings.grants.words, STOPPED):
             raise Stopped("The table was stopped.")

@@ -17,12 +17,12 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cavalcade.errors import UserError
-from cavalcade.memory import Memory
 from cavalcade.table.limiter import require_room
 from cavalcade.table.posts import ROWS, Posting, insert, let_in, wait_until
 from cavalcade.table.rows import RowData
 from cavalcade.table.signature import Items, Signature
 from cavalcade.table.table import Table
+from cavalcade.transport.memory import Memory
 from cavalcade.tree import Tree
 
 POSTS = 1024  # items on their way to a table that does not promise room

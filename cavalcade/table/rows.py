@@ -15,9 +15,9 @@ from typing import Any
 import numpy as np
 
 from cavalcade.errors import UserError
-from cavalcade.memory import Memory
 from cavalcade.table import _core
 from cavalcade.table.planes import Planes
+from cavalcade.transport.memory import Memory
 from cavalcade.tree import Tree, leaves, rebuild
 
 MOST_WRITERS = 32_767  # their numbers are kept in 16 bits

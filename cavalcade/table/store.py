@@ -6,12 +6,12 @@ from typing import Any
 import numpy as np
 
 from cavalcade.errors import UserError
-from cavalcade.memory import Memory
 from cavalcade.table import _core
 from cavalcade.table.planes import Planes
 from cavalcade.table.rows import Rows
 from cavalcade.table.selectors import Selector
 from cavalcade.table.signature import Signature
+from cavalcade.transport.memory import Memory
 
 LIVE, NEXT, HIGH, SPENT, RANDOM, SAMPLER, _, REMOVER, _ = range(9)  # counters, in the order of core.h
 KEY, VERSION, MADE, PRIORITY, TIMES = 0, 8, 16, 24, 28  # bytes before each in `Item` in core.h

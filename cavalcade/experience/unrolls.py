@@ -1,0 +1,181 @@
+"""Unrolls from the stream of environment steps (`adders.py`): their steps are gathered and written together."""
+
+from typing import Any
+
+import numpy as np
+
+from cavalcade import tree
+from cavalcade.experience.declared import Episode, NStep, Unroll
+from cavalcade.experience.stream import Stream
+from cavalcade.step import Step
+from cavalcade.table import Items, RowSpec, Table
+from cavalcade.tree import Tree
+
+AT_ONCE = 32  # steps of small rows that are written together, at most
+SMALL = 1024  # bytes of a row; larger ones are written at every step, because to keep them is another copy
+
+
+def steps_at_once(item: NStep | Unroll | Episode, rows: RowSpec) -> int:
+    """How many steps may be gathered before their rows are written."""
+    if not isinstance(item, Unroll) or rows.bytes > SMALL:
+        return 1
+    return min(item.period or item.length, AT_ONCE)
+
+
+def acted(item: Unroll | Episode, action: np.ndarray, extras: Tree, reward: np.ndarray, terminated: np.ndarray) -> dict:
+    """The second part of the rows that were acted on."""
+    discount = np.full(len(reward), item.discount, np.float32)
+    discount[terminated] = 0.0
+    valid = np.ones(len(reward), np.float32)
+    return {"action": action, "reward": reward, "discount": discount, "valid": valid, **extras}
+
+
+class Window:
+    """An unroll in the making: which rows each environment's column has so far. The next step finds room in every
+    column as long as the fullest has used fewer than `length` rows."""
+
+    def __init__(self, length: int, count: int, carry: Tree):
+        self.length, self.carry = length, carry
+        self.slots = np.zeros((length + 1, count), np.int32)
+        self.cursor = np.zeros(count, np.int64)  # rows of each column, of the steps that were written
+        self.written, self.even = 0, True  # steps; every one of them has moved every column on by one
+        self.steps = 0  # with those that are still to be written
+        self.cut = np.zeros(count, np.int64)  # rows that final observations took in each column
+        self.most_cut = 0  # in one column
+
+    def count_step(self, cut_short: np.ndarray | None) -> None:
+        """`cut_short` [N]: where an episode was cut short and the next began in the same step. That column is ahead of
+        the steps by a row; where the next step is spent on the reset, it is not."""
+        self.steps += 1
+        if cut_short is not None:
+            self.cut += cut_short
+            self.most_cut = int(self.cut.max())
+
+    @property
+    def used(self) -> int:
+        """Rows that the fullest column has, its last step's successor not counted."""
+        return self.steps + self.most_cut
+
+    @property
+    def full(self) -> bool:
+        return self.used >= self.length
+
+    def write(self, start: np.ndarray, end: np.ndarray, valid: np.ndarray, cut_short: np.ndarray | None) -> None:
+        """Steps [T, N]: the rows that were acted on and those of their successors."""
+        self.even = self.even and cut_short is None and np.count_nonzero(valid) == valid.size
+        before, self.written = self.written, self.written + len(start)
+        if self.even:
+            self.slots[before : self.written] = start
+            self.slots[self.written] = end[-1]
+            self.cursor[:] = self.written
+            return
+        moves = valid.astype(np.int64)
+        if cut_short is not None:
+            moves += cut_short  # the final observation keeps its row; no transition starts there
+        after = np.cumsum(moves, 0)
+        after += self.cursor
+        which, at = np.nonzero(valid)[1], (after - moves)[valid]
+        self.slots[at + 1, which] = end[valid]  # before the rows where steps start: they may begin another episode
+        self.slots[at, which] = start[valid]
+        self.cursor[:] = after[-1]
+
+    def state(self) -> dict:
+        kept = {name: getattr(self, name).copy() for name in ("slots", "cursor", "cut")}
+        return {**kept, "steps": self.steps, "written": self.written, "carry": self.carry}
+
+    def restore(self, state: dict) -> None:
+        """But for the carry, with which it was made."""
+        self.slots[:], self.cursor[:], self.cut[:] = state["slots"], state["cursor"], state["cut"]
+        self.steps, self.written, self.most_cut = state["steps"], state["written"], int(self.cut.max())
+        self.even = bool((self.cursor == self.written).all())
+
+
+class UnrollAdder:
+    """Unrolls for all environments at once, which begin and end at the same environment step in all of them.
+
+    Row t+1 of a column holds the true successor of row t; where an episode was cut short its final observation takes a
+    row of its own. An unroll ends after `length` steps, or earlier: as soon as one environment has no row left for
+    another step, because cuts took some of its rows. The next unroll begins with the next step, so every step is in an
+    unroll. What is left of the other columns is blank. With overlap, the next unroll begins when the fullest column has
+    used `period` rows. Steps are gathered, and their rows written together.
+    """
+
+    def __init__(self, item: Unroll, sink: Table, count: int, writer: int = 0):
+        self.item, self.count, self.steps = item, count, 0
+        self.period = item.period or item.length
+        self.stream = Stream(sink, count, writer, item.length + 1)
+        self.at_once = steps_at_once(item, sink.signature.rows)
+        self.with_carry = "carry" in sink.signature.own
+        self.windows: list[Window] = []
+        self.gathered: list[tuple[np.ndarray, Tree, Any]] = []  # actions, extras, and what came of them
+
+    @property
+    def unwritten(self) -> int:
+        return len(self.gathered)
+
+    def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
+        if self.steps == 0:
+            before = tree.map(np.copy, carry) if self.with_carry else {}
+            self.windows.append(Window(self.item.length, self.count, before))
+        self.stream.begin(obs)
+        self.stream.verify(obs, step)
+        self.gathered.append((action, extras, step))
+        cut_short = _cut_short(step) if step.resets_at_once else None
+        for window in self.windows:
+            window.count_step(cut_short)
+        self.steps = 0 if self.windows[-1].used >= self.period else self.steps + 1
+        finished = [window for window in self.windows if window.full]  # the oldest; with overlap there may be two
+        if finished or len(self.gathered) == self.at_once or self.steps == 0:  # all in the same windows
+            self._write()
+        if not finished:
+            return None
+        self.windows = self.windows[len(finished) :]
+        rows = np.array([window.slots.T for window in finished]).reshape(-1, self.item.length + 1)
+        return Items(rows, {"carry": tree.joined([window.carry for window in finished])} if self.with_carry else {})
+
+    def _write(self) -> None:
+        count = len(self.gathered)
+        action, extras, step = self.gathered[0] if count == 1 else _joined(self.gathered)  # large rows come alone
+        self.gathered, shape = [], (count, self.count)
+        done = acted(self.item, action, extras, step.reward, step.terminated)
+        start, end = self.stream.advance_all(count, done, step)
+        cut_short = None
+        if np.count_nonzero(step.truncated):
+            cut_short = (_cut_short(step) & step.valid).reshape(shape)
+            if np.count_nonzero(cut_short):
+                self.stream.blank(end[cut_short])
+        for window in self.windows:
+            window.write(start, end, step.valid.reshape(shape), cut_short)
+
+    def state(self) -> dict:
+        windows = {str(number): window.state() for number, window in enumerate(self.windows)}
+        gathered = {
+            str(number): {"action": action, "extras": extras, "step": _kept(step)}
+            for number, (action, extras, step) in enumerate(self.gathered)
+        }
+        return {"windows": windows, "gathered": gathered, "steps": self.steps, "stream": self.stream.state()}
+
+    def restore(self, state: dict) -> None:
+        self.stream.restore(state["stream"])
+        self.steps = state["steps"]
+        self.windows = []
+        for kept in state["windows"].values():
+            window = Window(self.item.length, self.count, tree.map(np.copy, kept["carry"]))
+            window.restore(kept)
+            self.windows.append(window)
+        self.gathered = [(kept["action"], kept["extras"], Step(**kept["step"])) for kept in state["gathered"].values()]
+
+
+def _cut_short(step: Any) -> np.ndarray:
+    """[N] where an episode ended without a true end: its final observation has a value."""
+    return step.truncated & ~step.terminated
+
+
+def _joined(gathered: list[tuple[np.ndarray, Tree, Any]]) -> tuple[np.ndarray, Tree, Any]:
+    """[N, ...] of each step as one [T * N, ...]."""
+    actions, extras, steps = zip(*gathered)
+    return tree.joined(actions), tree.joined(extras), steps[0].joined(steps)
+
+
+def _kept(step: Any) -> dict:
+    return {**{name: getattr(step, name) for name in Step._fields}, "episodes": []}

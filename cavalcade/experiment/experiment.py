@@ -1,0 +1,301 @@
+"""Where the four axes meet: algorithm, architecture, runtime and backend become a run.
+
+This is the only module that names members of all four. It refuses combinations that make no sense, with the reason.
+"""
+
+import dataclasses
+import os
+import platform
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from cavalcade import backends, envs
+from cavalcade.acting.evaluation import Evaluator
+from cavalcade.acting.policy import check_same_spaces
+from cavalcade.algorithms.a2c import A2C
+from cavalcade.algorithms.contract import Algorithm
+from cavalcade.algorithms.dqn import DQN
+from cavalcade.algorithms.impala import Impala
+from cavalcade.algorithms.ppo import PPO
+from cavalcade.architectures import a3c, apex, dppo, ga3c, gorila, impala, paac, seed, sync
+from cavalcade.assembly.origin import Origin
+from cavalcade.assembly.parts import Parts
+from cavalcade.assembly.row import Row
+from cavalcade.config import described
+from cavalcade.errors import UserError, nearest
+from cavalcade.experiment import systems
+from cavalcade.experiment.run_settings import Settings
+from cavalcade.networks.convolutions import is_image
+from cavalcade.networks.layers import Network
+from cavalcade.networks.model import Model
+from cavalcade.programs.program import Handle, Placement, Program
+from cavalcade.records.folder import environment_of, written
+from cavalcade.runtimes.inprocess import InProcess
+from cavalcade.runtimes.processes import Processes
+from cavalcade.runtimes.ray import RayRuntime
+from cavalcade.specs import EnvSpec
+from cavalcade.tree import leaves
+
+ALGORITHMS: dict[str, type] = {"dqn": DQN, "a2c": A2C, "ppo": PPO, "impala": Impala}
+ARCHITECTURES: dict[str, tuple[Row, Callable[[Parts], Program]]] = {
+    "sync": (sync.ROW, sync.sync),
+    "gorila": (gorila.ROW, gorila.gorila),
+    "a3c": (a3c.ROW, a3c.a3c),
+    "ga3c": (ga3c.ROW, ga3c.ga3c),
+    "dppo": (dppo.ROW, dppo.dppo),
+    "apex": (apex.ROW, apex.apex),
+    "impala": (impala.ROW, impala.impala),
+    "seed": (seed.ROW, seed.seed),
+    "paac": (paac.ROW, paac.paac),
+}
+KEYWORDS = ("out", "options", "network", "display", "settings", "callbacks", "from_run")  # of `train`, beside settings
+LAUNCHERS: dict[str, Callable] = {"inprocess": InProcess, "process": Processes, "ray": RayRuntime}
+
+
+@dataclass(frozen=True)
+class Experiment:
+    system: str
+    environment: Any  # a Gymnasium id, or a callable that makes an environment
+    settings: Settings
+    algorithm: Algorithm
+    spec: EnvSpec
+    options: dict
+    network: Callable[[EnvSpec], Network] | None = None
+    origin: str = ""  # the folder of the run whose policy this one begins from, if it does
+
+    @classmethod
+    def create(
+        cls,
+        system: str,
+        environment: Any,
+        settings: Settings,
+        overrides: dict[str, Any],
+        options: dict | None = None,
+        network: Any = None,
+        origin: str = "",
+    ) -> "Experiment":
+        """Probe the environment, choose the system's settings for it, and check that all fits."""
+        envs.require_place(environment, settings.envs, settings.actors, settings.runtime)
+        spec = probe(environment, options or {})
+        if settings.evaluations and envs.held(environment):
+            check_same_spaces(spec, probe(envs.again(environment), {}))  # that others like it can be made
+        algorithm = algorithm_for(system, spec, overrides)
+        factory = adapt(network, settings.backend) if network is not None else None
+        made = cls(system, environment, settings, algorithm, spec, options or {}, factory, origin)
+        # what does not fit together is refused here, before anything is written
+        algorithm.minibatches(np.random.default_rng(0), made.parts.experience.batch)
+        algorithm.optimiser(1)
+        made.parts.require_memory()
+        if settings.device not in ("auto", "cpu") and settings.runtime != "ray":  # there the learner is elsewhere
+            backends.require_device(settings.backend, settings.device)
+        return made
+
+    @classmethod
+    def from_config(cls, config: dict, environment: Any = None, network: Any = None) -> "Experiment":
+        """The experiment of a config.json; what cannot be written into one has to be given again."""
+        names = [field.name for field in dataclasses.fields(Settings)]
+        others = ("format", "system", "environment", "options", "algorithm", "custom_network", "from", "versions")
+        known = [*names, *others]
+        missing = [name for name in known if not isinstance(config, dict) or name not in config]
+        if missing:
+            raise UserError(f"This is not the config.json of a run: it has no '{missing[0]}'.")
+        for name in config:
+            if name not in known:
+                raise UserError(f"The config.json has a setting '{name}' that no run has.{nearest(name, names)}")
+        given = environment_of(config["environment"], environment, "This run")
+        if network is None and config["custom_network"]:
+            raise UserError("This run was made with a network of your own; use Python and give network=... .")
+        settings = Settings(**{name: config[name] for name in names})
+        anywhere = dataclasses.replace(settings, device="cpu")  # a run can be looked at where its device is not
+        rest = (config["algorithm"], config["options"], network, config["from"] or "")
+        made = cls.create(config["system"], given, anywhere, *rest)
+        return dataclasses.replace(made, settings=settings)
+
+    @property
+    def row(self) -> Row:
+        """The system's, with what the user wants otherwise."""
+        s, row = self.settings, ARCHITECTURES[systems.find(self.system).architecture][0]
+        acting, experience = s.acting or row.acting, s.experience or row.experience
+        changed = bool(s.acting or s.experience or s.updates)
+        made = dataclasses.replace(
+            row,
+            acting=acting,
+            experience=experience,
+            updates=s.updates or row.updates,
+            learners=s.learners or (s.actors if row.together else 1 if s.updates == "own" else row.learners),
+            shards=s.shards or (row.shards or 2 if experience == "shards" else 0),
+            predictors=s.predictors if s.predictors >= 0 else 0 if changed else row.predictors,
+            servers=s.servers or row.servers,
+            stragglers=s.stragglers,
+            max_staleness=s.max_staleness,
+            adjust_every=s.adjust_every,
+            # each learner in one process with its actor: only where every actor has one
+            together=row.together and (acting, experience) == ("local", "bundled") and s.learners in (0, s.actors),
+        )
+        if made.updates == "hogwild" and s.runtime == "ray":
+            raise UserError(
+                "--updates hogwild changes memory that learners share, but --runtime ray shares none; use --updates "
+                "parameter-server, or own with one learner."
+            )
+        if made.adjust_every and s.runtime == "ray":
+            raise UserError(
+                "--adjust-every turns valves in shared memory, but --runtime ray shares none; use --runtime process."
+            )
+        return made
+
+    @property
+    def parts(self) -> Parts:
+        s = self.settings
+        parts = Parts(
+            self.algorithm,
+            self.spec,
+            self.environment,
+            s.backend,
+            s.envs,
+            s.actors,
+            s.steps,
+            s.seed,
+            s.acts_in,
+            s.threads,
+            self.options,
+            self.network,
+            s.storage,
+            {"inprocess": "here", "process": "beside", "ray": "away"}[s.runtime],
+            s.device,
+            self.row,
+        )
+        if s.threads == 0:
+            parts = dataclasses.replace(parts, threads=1 if parts.model.small else max(1, (os.cpu_count() or 1) - 1))
+        return parts
+
+    @property
+    def model(self) -> Model:
+        return self.parts.model
+
+    def load_origin(self) -> Origin | None:
+        """The policy that this run begins from, if it does; one that does not fit is refused."""
+        if not self.origin:
+            return None
+        return Origin.load(self.origin, self.algorithm, self.model, self.network is not None)
+
+    def program(self, begun_from: Origin | None = None) -> Program:
+        """The architecture's program, and an evaluator beside it."""
+        parts, s = dataclasses.replace(self.parts, origin=begun_from), self.settings
+        program = ARCHITECTURES[systems.find(self.system).architecture][1](parts)
+        program.budget = s.steps
+        if s.evaluations:
+            actors = [Handle(name) for name in program.nodes if name.startswith("actor")]
+            program.add(
+                "evaluator",
+                Evaluator,
+                parts.of_actors.policy,
+                Handle("learner"),
+                actors,
+                envs.again(self.environment),
+                self.options,
+                s.steps / s.evaluations,
+                s.evaluation_episodes,
+                s.seed,
+                s.evaluation_sampled,
+                placement=Placement(restart="alone", imports=parts.policy_imports),
+            )
+        return program
+
+    def launch(self, restore: tuple[Path, int, dict] | None = None) -> Any:
+        """The program on the chosen runtime, begun anew or from a checkpoint (folder, step, state)."""
+        s = self.settings
+        where = {"address": s.address} if s.runtime == "ray" else {}
+        begun_from = None if restore else self.load_origin()  # a checkpoint has what became of it
+        return LAUNCHERS[s.runtime](self.program(begun_from), restore=restore, **where)
+
+    def config(self) -> dict:
+        """All that is needed to run it again."""
+        return {
+            "format": 1,
+            "system": self.system,
+            "environment": written(self.environment, self.spec.environment),
+            "options": self.options,
+            **dataclasses.asdict(self.settings),
+            "algorithm": dataclasses.asdict(self.algorithm),
+            "custom_network": self.network is not None,
+            "from": self.origin or None,
+            "versions": {"python": platform.python_version(), **_versions()},
+        }
+
+
+def probe(environment: Any, options: dict) -> EnvSpec:
+    pool = envs.make(environment, envs.held(environment) or 1, 0, **options)
+    try:
+        return pool.spec
+    finally:
+        pool.close()
+
+
+def chosen(system: str, pixels: bool) -> dict[str, tuple[Any, str]]:
+    """The value of every setting of the system's algorithm, and where it comes from. `pixels`: observations are images,
+    for which a system has the settings of its paper."""
+    found = systems.find(system)
+    values = {name: (one.default, "default") for name, one in described(ALGORITHMS[found.algorithm]).items()}
+    values |= {name: (value, f"of {system}") for name, value in found.settings.items()}
+    if pixels:
+        values |= {name: (value, f"of {system} on images") for name, value in found.pixels.items()}
+    return values
+
+
+def has_images(spec: EnvSpec) -> bool:
+    return any(is_image(leaf, "nature") for leaf in leaves(spec.observation))
+
+
+def algorithm_for(system: str, spec: EnvSpec, overrides: dict[str, Any]) -> Algorithm:
+    """The system's algorithm with its settings for this kind of observation, and the user's on top."""
+    algorithm = ALGORITHMS[systems.find(system).algorithm]
+    require_known(system, overrides)
+    values = {name: value for name, (value, _) in chosen(system, has_images(spec)).items()}
+    return algorithm(**{**values, **overrides})
+
+
+def require_known(system: str, names: Iterable[str]) -> None:
+    """Refuse the name of a setting that neither the run nor the system's algorithm has."""
+    algorithm = described(ALGORITHMS[systems.find(system).algorithm])
+    for name in names:
+        if name not in algorithm:
+            known = [*algorithm, *described(Settings), *KEYWORDS]
+            raise UserError(f"{system} has no setting '{name}'.{nearest(name, known)}")
+
+
+MODULES = {  # a user's own network, by its base class: what computes it, and who adapts it
+    "torch.nn.modules.module": ("torch", "torch_modules"),
+    "flax.linen.module": ("jax", "flax_modules"),
+    "flax.nnx.module": ("jax", "flax_modules"),
+}
+
+
+def adapt(network: Any, backend: str) -> Callable[[EnvSpec], Network]:
+    """A user's `torch.nn.Module` or Flax module in the place of the torso."""
+    if isinstance(network, type):
+        raise UserError(f"The network is the class {network.__name__}; give an instance, {network.__name__}(...).")
+    homes = [base.__module__ for base in type(network).__mro__ if base.__name__ == "Module"]
+    found = next((MODULES[home] for home in homes if home in MODULES), None)
+    if found is None:
+        raise UserError(f"The network is a {type(network).__name__}; give a torch.nn.Module or a Flax module.")
+    needed, module = found
+    if backend != needed:
+        raise UserError(f"A {type(network).__name__} from {needed} needs --backend {needed}, not {backend}.")
+    import importlib
+
+    return importlib.import_module(f"cavalcade.backends.{module}").Adapted(network)
+
+
+def _versions() -> dict[str, str]:
+    found = {}
+    for package in ("cavalcade", "numpy", "gymnasium", "torch", "jax", "ale-py"):
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found

@@ -1,0 +1,40 @@
+"""Which algorithm runs under which row: found by asking for every program, not written by hand."""
+
+from itertools import product
+
+from cavalcade.assembly.row import CHOICES
+from cavalcade.errors import UserError
+from cavalcade.experiment.experiment import ALGORITHMS, Experiment, Settings
+from cavalcade.experiment.systems import SYSTEMS
+
+HOME = {name: next(s for s, system in SYSTEMS.items() if system.algorithm == name) for name in ALGORITHMS}
+
+
+def rows() -> list[tuple[str, str, str]]:
+    return list(product(CHOICES["acting"], CHOICES["experience"], CHOICES["updates"]))
+
+
+def why_not(algorithm: str, row: tuple[str, str, str], environment: str = "CartPole-v1") -> str:
+    """Empty if the algorithm runs under the row; otherwise the sentence that refuses it."""
+    acting, experience, updates = row
+    settings = Settings(
+        actors=2, acting=acting, experience=experience, updates=updates, learners=1 if updates == "own" else 2
+    )
+    try:
+        Experiment.create(HOME[algorithm], environment, settings, {}).program().check()
+    except UserError as error:
+        return str(error)
+    return ""
+
+
+def table() -> list[str]:
+    """As lines of text; a number stands for a reason given below."""
+    reasons: dict[str, int] = {}
+    lines = [f"{'acting':<9}{'experience':<12}{'updates':<18}" + "".join(f"{name:<8}" for name in ALGORITHMS)]
+    for row in rows():
+        cells = []
+        for algorithm in ALGORITHMS:
+            why = why_not(algorithm, row)
+            cells.append("yes" if not why else f"no ({reasons.setdefault(why, len(reasons) + 1)})")
+        lines.append(f"{row[0]:<9}{row[1]:<12}{row[2]:<18}" + "".join(f"{cell:<8}" for cell in cells).rstrip())
+    return [*lines, *(f"({number}) {why}" for why, number in reasons.items())]

@@ -1,0 +1,86 @@
+"""All settings of a system in one typed object, for those who like their editor to complete names.
+
+    settings = cavalcade.settings("ppo", learning_rate=3e-4)
+    run = cavalcade.train("ppo", "CartPole-v1", settings=settings.replace(steps=50_000))
+
+The object holds every value that the run will have: nothing is chosen behind it. So the settings that a system has for
+images are in it only if the environment is named: `cavalcade.settings("ppo", "ALE/Pong-v5")`.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Literal, overload
+
+from cavalcade.algorithms.a2c import A2C
+from cavalcade.algorithms.dqn import DQN
+from cavalcade.algorithms.impala import Impala
+from cavalcade.algorithms.ppo import PPO
+from cavalcade.config import described
+from cavalcade.errors import UserError
+from cavalcade.experiment.experiment import chosen, has_images, probe, require_known
+from cavalcade.experiment.run_settings import Settings
+from cavalcade.experiment.systems import find
+
+
+@dataclass(frozen=True)
+class DQNSettings(Settings, DQN):
+    """Settings of a run and of DQN."""
+
+
+@dataclass(frozen=True)
+class A2CSettings(Settings, A2C):
+    """Settings of a run and of A2C."""
+
+
+@dataclass(frozen=True)
+class PPOSettings(Settings, PPO):
+    """Settings of a run and of PPO."""
+
+
+@dataclass(frozen=True)
+class ImpalaSettings(Settings, Impala):
+    """Settings of a run and of IMPALA."""
+
+
+KINDS: dict[str, type] = {"dqn": DQNSettings, "a2c": A2CSettings, "ppo": PPOSettings, "impala": ImpalaSettings}
+
+
+@overload
+def settings(
+    system: Literal["dqn", "apex-dqn", "gorila-dqn"],
+    environment: Any = None,
+    options: dict | None = None,
+    **changed: Any,
+) -> DQNSettings: ...
+@overload
+def settings(
+    system: Literal["a2c", "a3c", "ga3c", "paac"], environment: Any = None, options: dict | None = None, **changed: Any
+) -> A2CSettings: ...
+@overload
+def settings(
+    system: Literal["ppo", "dppo"], environment: Any = None, options: dict | None = None, **changed: Any
+) -> PPOSettings: ...
+@overload
+def settings(
+    system: Literal["impala", "seed-impala"], environment: Any = None, options: dict | None = None, **changed: Any
+) -> ImpalaSettings: ...
+@overload
+def settings(system: str, environment: Any = None, options: dict | None = None, **changed: Any) -> Any: ...
+
+
+def settings(system: str, environment: Any = None, options: dict | None = None, **changed: Any) -> Any:
+    """Every setting of `system` with its value, for vectors or, if it is named, for this environment."""
+    kind = KINDS[find(system).algorithm]
+    pixels = has_images(probe(environment, options or {})) if environment is not None else False
+    values = {name: value for name, (value, _) in chosen(system, pixels).items()}
+    require_known(system, [name for name in changed if name not in described(Settings)])
+    return kind(**{**values, **changed})
+
+
+def settings_of(system: str, given: Any) -> dict[str, Any]:
+    """The values of a settings object by name, as `train` takes them."""
+    kind = KINDS[find(system).algorithm]
+    if not isinstance(given, kind):
+        raise UserError(
+            f"The settings are {type(given).__name__}, but {system} takes those of cavalcade.settings('{system}')."
+        )
+    return {name: getattr(given, name) for name in described(kind)}

@@ -1,0 +1,193 @@
+"""A learner: an algorithm's trainable state on a backend, cut in two on purpose.
+
+`gradients(samples)` and `apply(gradient)` are separate so that the same algorithm can learn alone, behind a parameter
+server or by all-reduce: whoever moves the gradient sits in between. `update(items)` is both, for every minibatch of a
+draw. The arithmetic is in `computation.py`; here are the state, and NumPy arrays going in and out.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from cavalcade import tree
+from cavalcade.algorithms.contract import DRAW, Algorithm
+from cavalcade.backends import Backend
+from cavalcade.errors import UserError
+from cavalcade.learning import groups, reward_scaling
+from cavalcade.learning.computation import Computation
+from cavalcade.learning.groups import Rule
+from cavalcade.networks.model import Model
+from cavalcade.optimiser import Optimiser
+from cavalcade.tree import Layout, Tree
+
+
+class Learner:
+    def __init__(self, algorithm: Algorithm, model: Model, backend: Backend, optimiser: Optimiser, seed: int):
+        self.algorithm, self.model, self.backend = algorithm, model, backend
+        self.rng = np.random.default_rng((seed, 1))
+        params = model.init(np.random.default_rng((seed, 0)))
+        self.layout = Layout.of(params)
+        vector = self.layout.flatten(params)
+        statistics = model.statistics()
+        if algorithm.scales_rewards:
+            statistics |= reward_scaling.fresh()
+        self.moments_layout = Layout.of(statistics)
+        self.rule = Rule(backend, optimiser, groups.ranges(self.layout, model, optimiser))
+        self.state: dict[str, Any] = {
+            "params": backend.vector(vector),
+            "statistics": tree.map(backend.vector, statistics) if statistics else {},
+            "updates": backend.load(np.int32(0), np.int32(0)),
+        }
+        self.state["optimiser"] = self.rule.init(self.state["params"])
+        text = Computation(algorithm, model, backend, self.rule, self.layout)
+        self.text, self.adaptation, self.target = text, text.adaptation, text.target
+        if self.target:
+            self.state["target"] = backend.vector(vector)
+        if self.adaptation:
+            self.state["coefficients"] = tree.map(
+                lambda x: backend.vector(np.array(x, np.float32)), self.adaptation.initial
+            )
+        self.seen: dict[str, float] = {}  # metrics of the last draw before it was learned from
+        self.priorities: np.ndarray | None = None  # [items] of the last draw, by which they may be drawn from now on
+        self.judged: np.ndarray | None = None  # and of the last minibatch
+        self._update, self._prepare = backend.compile(text.update), backend.compile(text.prepare)
+        self._gradients, self._clip = backend.record(text.gradients), backend.compile(text.clip)
+        self._apply, self._adapt = backend.compile(text.apply), backend.compile(text.adapt)
+
+    # --- updates ------------------------------------------------------------------------------------------------------
+
+    def update(self, items: Tree) -> dict[str, float]:
+        """All updates of one draw of items [B, ...], which may be on the backend's device already; the mean of each
+        metric. `priorities` [B] is what the table may draw them by from now on."""
+        count = len(tree.leaves(items)[0])
+        plan = self._plan(count)
+        arrays = self.backend.from_numpy(items)
+        self.state, given = self._update(self.state, arrays, self.backend.from_numpy(plan))
+        given = self.backend.to_numpy(given)
+        names = self.text.seen_names
+        self.seen, given = dict(zip(names, given.tolist())), given[len(names) :]
+        means = dict(zip(self.text.metric_names, given.tolist()))
+        priorities = given[len(means) :]
+        if len(priorities):
+            self.priorities = np.empty(count, np.float32)
+            self.priorities[plan["index"].reshape(-1)] = priorities
+        self.require_finite(means)
+        return means
+
+    def _plan(self, count: int) -> Tree:
+        """Which samples of a draw each update is made from, and the noise of its loss; [updates, ...]."""
+        indices = self.algorithm.minibatches(self.rng, count)
+        return {"index": indices, "noise": self.algorithm.learning_noise(self.model.spec, self.rng, indices)}
+
+    def minibatches(self, items: Tree) -> Iterator[tuple[Tree, Tree]]:
+        """Prepared samples of a draw and the plan of each minibatch; what `update` goes through by itself."""
+        count = len(tree.leaves(items)[0])
+        plan = self._plan(count)
+        self.updates_per_draw = len(plan["index"])
+        self.state, samples, seen = self._prepare(self.state, self.backend.from_numpy(items))
+        self.seen = tree.map(float, self.backend.to_numpy(seen))
+        self.priorities, priorities = None, np.empty(count, np.float32)
+        for number in range(self.updates_per_draw):
+            yield samples, tree.take(plan, number)
+            if self.judged is not None:
+                priorities[plan["index"][number]] = self.judged
+                self.priorities = priorities
+
+    def gradients(self, samples: Tree, plan: Tree | None = None) -> tuple[np.ndarray, dict[str, float]]:
+        """The gradient vector of the samples that the plan names, or of all, not clipped; no parameter changes."""
+        if plan is None:
+            plan = {"index": np.arange(len(tree.leaves(samples)[0])), "noise": {}}
+        arrays = self.backend.from_numpy({"samples": samples, "plan": plan})
+        packed = self.backend.to_numpy(self._gradients(self.state, arrays["samples"], arrays["plan"]))
+        gradient, row = packed[: self.layout.size], packed[self.layout.size :]
+        metrics = dict(zip(self.text.gradient_names, row.tolist()))
+        self.judged = row[len(metrics) :] if len(row) > len(metrics) else None
+        return gradient, metrics
+
+    def clipped(self, gradient: np.ndarray) -> tuple[np.ndarray, float]:
+        """As an update clips it, and its norm."""
+        gradient, norm = self._clip(self.backend.from_numpy(gradient))
+        return self.backend.to_numpy(gradient), float(norm)
+
+    def apply(self, gradient: np.ndarray, metrics: dict | None = None) -> dict:
+        """One optimiser step with this gradient vector; `metrics` of its loss, where there are coefficients."""
+        given = self.backend.from_numpy({"gradient": gradient, "read": self._numbers(metrics or {})})
+        self.state, metrics = self._apply(self.state, given["gradient"], given["read"])
+        return self.backend.to_numpy(metrics)
+
+    def adapt(self, metrics: dict[str, float]) -> None:
+        """Change the coefficients after an update that was made elsewhere, with this learner's gradient."""
+        if self.adaptation:
+            self.state = self._adapt(self.state, self.backend.from_numpy(self._numbers(metrics)))
+
+    def read(self, metrics: dict) -> dict:
+        """Those that coefficients change by."""
+        return self.text.read(metrics)
+
+    def _numbers(self, metrics: dict) -> dict:
+        return {name: np.array(value, np.float32) for name, value in self.read(metrics).items()}
+
+    def require_finite(self, metrics: dict[str, float]) -> None:
+        if not np.isfinite(metrics["loss"]) or not np.isfinite(metrics["gradient_norm"]):
+            raise UserError(
+                f"The loss became {metrics['loss']} at update {self.updates}; lower --learning-rate or "
+                "--max-gradient-norm, or set --normalise-observations."
+            )
+
+    # --- what others bring and take -----------------------------------------------------------------------------------
+    def begin_with(self, vector: np.ndarray, statistics: Tree) -> None:
+        """Before the first update: parameters of another policy, for the target network too, and those of its
+        normalisers that are here as well."""
+        copies = {name: vector for name in ("params", "target") if name in self.state}
+        loaded = self.backend.load({name: self.state[name] for name in copies}, copies)
+        self.state = {**self.state, **loaded}
+        fresh = self.statistics()
+        self.take_statistics({name: statistics.get(name, moments) for name, moments in fresh.items()})
+
+    def adopt(self, vector: np.ndarray, updates: int) -> None:
+        """Parameters that others have brought so far; the target network follows as if the updates were made here."""
+        before = self.updates
+        new = {"params": vector, "updates": np.int32(updates)}
+        changed = self.backend.load({name: self.state[name] for name in new}, new)
+        self.state = {**self.state, **changed}
+        moves = updates // self.target.period - before // self.target.period if self.target else 0
+        if self.target and moves > 0:
+            share = 1.0 - (1.0 - self.target.mix) ** moves
+            self.state["target"] = self.backend.assign(self.state["target"], self.state["params"], True, share)
+
+    def moments(self) -> np.ndarray:
+        """The normalisers as one vector, to be averaged with those of others."""
+        return self.moments_layout.flatten(self.backend.to_numpy(self.state["statistics"]))
+
+    def take_moments(self, vector: np.ndarray) -> None:
+        self.take_statistics(self.moments_layout.unflatten(vector))
+
+    def statistics(self) -> Tree:
+        """A copy of the normalisers."""
+        return tree.map(np.array, self.backend.to_numpy(self.state["statistics"]))
+
+    def take_statistics(self, statistics: Tree) -> None:
+        if statistics:
+            loaded = self.backend.load(self.state["statistics"], statistics)
+            self.state = {**self.state, "statistics": loaded}
+
+    @property
+    def updates(self) -> int:
+        return int(self.state["updates"])
+
+    def params(self) -> tuple[np.ndarray, Tree]:
+        """A copy of the parameter vector, and the statistics."""
+        return np.array(self.backend.to_numpy(self.state["params"])), self.statistics()
+
+    def kept(self) -> dict:
+        state = tree.map(np.array, self.backend.to_numpy(self.state))
+        return {"state": state, "rng": self.rng.bit_generator.state}
+
+    def put_back(self, kept: dict) -> None:
+        state = kept["state"]
+        if self.adaptation and DRAW in self.adaptation.initial:  # a draw that was interrupted is learned from anew
+            anew = tree.map(np.float32, self.adaptation.initial[DRAW])
+            state = {**state, "coefficients": {**state["coefficients"], DRAW: anew}}
+        self.state = self.backend.load(self.state, state)
+        self.rng.bit_generator.state = kept["rng"]

@@ -1,0 +1,185 @@
+"""The worker around a learner: draws from the table when it may, updates, and publishes the parameters."""
+
+import time
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from cavalcade.learning.prefetch import Prefetch
+from cavalcade.learning.updates import ALONE, Means, Recipe, Work
+from cavalcade.programs.stopwatch import Stopwatch
+from cavalcade.table import Sample
+from cavalcade.transport.params import ParamsBroadcast, ParamsService
+from cavalcade.tree import Tree
+
+
+class Drawn(NamedTuple):
+    sample: Sample
+    items: Callable[[], dict]  # on the learner's device
+
+
+class LearnerLoop:
+    """Worker: draws from the table when it may, updates, and publishes the parameters under a new version."""
+
+    def __init__(
+        self,
+        learner: Any,
+        source: Any,
+        batch: int,
+        importance: float | None = None,
+        max_lag: int = 0,
+        prefetch: bool = False,
+        updates: Recipe = ALONE,
+        partners: Sequence[Any] = (),
+        valves: Any = None,
+        number: int = 0,
+    ):
+        """`source`: a table, or several drawn from as one. `importance`: exponent of the weights that correct for
+        prioritised draws; None where draws are uniform. `max_lag`: unrolls made more updates ago count for nothing; 0
+        bears any lag. `prefetch`: a batch may be drawn while the one before it is learned. `updates`: how they are
+        made; `partners`: the nodes that have a part in it. `valves`: say whether the learner of this `number` is to
+        draw (see `adjusting.py`)."""
+        self.learner, self.source, self.batch, self.importance = learner(), source, batch, importance
+        self.max_lag = max_lag
+        self.lock_step = self.learner.algorithm.max_lag == 0 and hasattr(source, "hold")
+        self.batches, self.prefetch = Prefetch(self._draw, prefetch), prefetch
+        self.valves, self.number = valves, number
+        self.updates = updates(self.learner, list(partners))
+        self.work: Work | None = None  # on what was drawn, as long as others have to move first
+        self.watch = Stopwatch()
+        self.means = Means()  # of the draws since the last report
+        self.lag, self.dropped = 0.0, 0
+        self.waited = 0.0  # seconds that items lay in the table, of the draws
+        self.drawn: Drawn | None = None  # what is being learned from
+        self.broadcast: Any = None  # to nodes in other processes
+        self._publish()
+
+    def _publish(self) -> None:
+        self.version = self.learner.updates
+        self.published = self.learner.params()
+        if self.broadcast is not None:
+            self.broadcast.publish_params(self.version, *self.published)
+
+    def latest(self, known: int) -> tuple[int, np.ndarray, Tree] | None:
+        """Parameters newer than version `known`, if there are any."""
+        return None if known == self.version else (self.version, *self.published)
+
+    def share(self, consumer: str) -> ParamsBroadcast:
+        """For nodes in other processes: the parameters, one broadcast for all of them."""
+        if self.broadcast is None:
+            self.broadcast = ParamsBroadcast(*self.published)
+            self.broadcast.publish_params(self.version, *self.published)
+        return self.broadcast
+
+    def serve(self, consumer: str) -> ParamsService:
+        """The same for nodes that share no memory with this process."""
+        if self.broadcast is None:
+            self.broadcast = ParamsService(self.version, *self.published)
+        return self.broadcast
+
+    def step(self) -> bool:
+        self.watch.start()
+        began = self.work is None
+        if began and not self._begin():
+            return False
+        assert self.work is not None
+        with self.batches.beside():
+            try:
+                moved = next(self.work)
+                self.watch.lap("learning" if moved else "waiting")
+                return moved or began
+            except StopIteration as done:
+                metrics = done.value
+            self.watch.lap("learning")
+        self.watch.lap("storing")
+        self._finish(metrics)
+        self.watch.lap("learning")
+        return True
+
+    def _closed(self) -> bool:
+        """Nothing more is to be drawn; what was drawn or asked for already is learned while it is fresh."""
+        if self.valves is None:
+            return False
+        trains = self.valves.trains(self.number)
+        self.batches.ahead = self.prefetch and trains
+        return not trains and self.batches.held is None and not getattr(self.source, "asked", False)
+
+    def _begin(self) -> bool:
+        if self._closed():
+            return False
+        self.drawn = self.batches.take()
+        if self.drawn is None:
+            return False
+        sample, items = self.drawn.sample, self.drawn.items()
+        if self.max_lag:
+            stale = self.version - sample.version > self.max_lag  # by now, however long ago it was drawn
+            items = {**items, **self._without_stale({"valid": sample.items["valid"]}, stale)}
+        self.work = self.updates.update(items)
+        if self.lock_step:
+            self.source.hold(self.batch)
+        self.watch.lap("storing")
+        return True
+
+    def _finish(self, metrics: dict[str, float]) -> None:
+        assert self.drawn is not None
+        sample, self.work, self.drawn = self.drawn.sample, None, None
+        if self.importance is not None and self.learner.priorities is not None:
+            self.source.update_priorities(sample.keys, self.learner.priorities)
+        # others may have made updates since our last
+        learned_with = getattr(self.updates, "learned_with", self.version)
+        self.lag += float(learned_with - sample.version.mean())
+        self.waited += time.time() - float(sample.made.mean())
+        self._publish()
+        if self.lock_step:
+            self.source.hold(-self.batch)
+        self.means.add({**self.learner.seen, **metrics})
+
+    def _draw(self) -> Drawn | None:
+        sample = self.source.sample(self.batch, self.importance or 0.0)
+        return None if sample is None else self._sent(sample)
+
+    def _sent(self, sample: Sample) -> Drawn:
+        items = sample.items if self.importance is None else {**sample.items, "weight": sample.weight}
+        return Drawn(sample, self.learner.backend.send(items))
+
+    def _without_stale(self, items: dict, stale: np.ndarray) -> dict:
+        """Steps that are not valid reach neither gradients nor statistics, and the shapes stay what they were."""
+        self.dropped += int(np.count_nonzero(stale))
+        return {**items, "valid": items["valid"] * ~stale[:, None]}
+
+    @property
+    def draws(self) -> int:
+        """That were learned from since the last report."""
+        return self.means.count
+
+    def account(self) -> str:
+        return f"waits for {self.batch} items; {self.version} updates done"
+
+    def report(self) -> dict:
+        learner, draws = self.learner, self.draws
+        means = {**self.means.given(), "learning_rate": learner.rule.settings.rate(learner.updates)}
+        report = {"updates": self.version, "metrics": means, "seconds": self.watch.drain()}
+        if counted := self.updates.counted():
+            report["counted"] = counted
+        if draws:
+            report |= {"policy_lag": self.lag / draws, "seconds_in_table": self.waited / draws}
+            if self.max_lag:
+                means["dropped_stale"] = float(self.dropped)  # unrolls since the last report
+        self.means, self.lag, self.dropped, self.waited = Means(), 0.0, 0, 0.0
+        return report
+
+    def state(self) -> dict:
+        counted = {"sums": self.means.sums, "draws": self.draws, "lag": self.lag, "dropped": self.dropped}
+        held = self.batches.held or self.drawn  # it has left the table, and would be lost; learned from once more
+        return {**self.learner.kept(), **counted, "held": held.sample._asdict() if held else {}}
+
+    def restore(self, state: dict) -> None:
+        self.learner.put_back({"state": state["state"], "rng": state["rng"]})
+        self.means.sums, self.means.count = state["sums"], state["draws"]
+        self.lag, self.dropped = state["lag"], state["dropped"]
+        self.batches.held = self._sent(Sample(**state["held"])) if state["held"] else None
+        self._publish()
+
+    def close(self) -> None:
+        self.batches.close()

@@ -1,0 +1,222 @@
+"""Several learners that make every update together, with the mean of their gradients (Heess 2017, Espeholt 2018).
+
+    params <- params - step(1/n sum_i gradient_i),    over the n >= W - D of the W learners that were there in time.
+
+At first they agree on one state, that of whoever has come furthest: after a checkpoint they need not be at one update.
+From then on all apply the same means in the same order, so they stay equal without being told. A round is closed when
+W - D gradients are there; whoever comes later finds his own dropped, and applies the means that he missed. If those are
+as many as a draw has updates, he draws anew: the others have long left the policy that his draw was made with. Nobody
+gets more than some rounds ahead of the slowest, for whom the means are kept.
+
+In one process, and where messages are the only way, a node takes the mean. Between processes of one machine learners do
+it among themselves (`gloo.py`).
+"""
+
+from collections.abc import Callable, Generator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cavalcade import tree
+from cavalcade.errors import UserError
+from cavalcade.learning.learner import Learner
+from cavalcade.learning.updates import Means, Work
+from cavalcade.learning.updates.gloo import FEWEST, GlooSeats
+from cavalcade.transport.exchange import Client, Exchange, RemoteClient, ServedDesk
+from cavalcade.transport.memory import Signpost
+from cavalcade.tree import Tree
+
+PULL, PUSH, AGREE = 0, 1, 2  # what a learner asks: a mean that it missed, to take part, which state to begin with
+
+
+class Meeting:
+    """Node: where gradients meet. As a worker it takes means; between processes it only tells who sits where, and must
+    then not share its own with a learner."""
+
+    def __init__(self, learner: Callable[[], Learner], learners: int, drop: int = 0):
+        """`drop`: how many gradients may be missing when a round is closed."""
+        if not 0 <= drop < learners:
+            raise UserError(f"Of {learners} gradients {drop} cannot be dropped; at least one has to be left.")
+        self.size, self.learners, self.drop = contribution(learner()), learners, drop
+        blank, number, yes = np.zeros(self.size, np.float32), np.zeros((), np.int64), np.zeros((), np.bool_)
+        request = {"vector": blank, "round": number, "what": number}
+        self.exchange = Exchange(request, {"vector": blank, "next": number, "included": yes, "more": yes})
+        self.round = 0  # the one that is open
+        self.there: dict[str, np.ndarray] = {}  # contributions to it
+        self.closed: dict[int, tuple[np.ndarray, set[str]]] = {}  # means of the last rounds, and who was in them
+        self.seats = GlooSeats(self.size, learners, drop)
+
+    def step(self) -> bool:
+        asking = [desk for desk in self.exchange.desks if desk.waiting]
+        if len(asking) == self.learners and all(desk.request["what"] == AGREE for desk in asking):
+            return self._agree(asking)
+        moved = False
+        for desk in asking:
+            what, asked = int(desk.request["what"]), int(desk.request["round"])
+            if what == AGREE:
+                continue  # until all do
+            if asked < self.round:
+                mean, members = self.closed[asked]
+                more = asked + 1 < self.round
+                desk.answer({"vector": mean, "next": asked + 1, "included": desk.name in members, "more": more})
+                moved = True
+            elif what == PUSH and desk.name not in self.there:
+                self.there[desk.name] = np.copy(desk.request["vector"])
+                moved = True
+        slowest = min((int(desk.request["round"]) for desk in self.exchange.desks), default=0)
+        if len(self.there) >= self.learners - self.drop and slowest > self.round - FEWEST:
+            vectors = np.stack([self.there[name] for name in sorted(self.there)])
+            self.closed[self.round] = (vectors.mean(axis=0), set(self.there))
+            self.closed.pop(self.round - FEWEST, None)  # the slowest has it
+            self.round, self.there = self.round + 1, {}
+            moved = True
+        return moved
+
+    def _agree(self, desks: list) -> bool:
+        """One piece of the state of whoever has come furthest, for all."""
+        furthest = max(desks, key=lambda desk: int(desk.request["round"]))
+        vector, self.round = np.copy(furthest.request["vector"]), int(furthest.request["round"])
+        for desk in desks:
+            desk.answer({"vector": vector, "next": self.round, "included": True, "more": False})
+        return True
+
+    def desk(self, name: str) -> "Seat":
+        return Seat(self.exchange.desk(name), self.size, self.learners)
+
+    def share(self, consumer: str) -> Signpost:
+        assert not self.exchange.desks, "Either all learners are in this node's process, or none is."
+        return self.seats.share(consumer)
+
+    def serve(self, consumer: str) -> ServedDesk:
+        service: Any = self.exchange.serve(consumer)
+        service.address = SeatAddress(self.size, self.learners)
+        return service
+
+    def account(self) -> str:
+        return f"waits for {self.learners - self.drop - len(self.there)} more gradients; {self.round} rounds done"
+
+    def close(self) -> None:
+        self.exchange.close()
+        self.seats.close()
+
+
+class Seat:
+    """A learner's place at the meeting, through a desk."""
+
+    def __init__(self, client: Client | RemoteClient, size: int, learners: int):
+        self.client, self.size, self.learners = client, size, learners
+        self.round = self.late = 0
+        self.blank = np.zeros(size, np.float32)
+
+    def desk(self, name: str) -> "Seat":
+        return self
+
+    def agree(self, updates: int, state: np.ndarray) -> Generator[bool, None, np.ndarray]:
+        """The state that all begin with; it is larger than a contribution, and comes in pieces."""
+        agreed = np.empty_like(state)
+        for start in range(0, len(state), self.size):
+            piece = state[start : start + self.size]
+            vector = np.concatenate([piece, self.blank[len(piece) :]])
+            self.client.send({"vector": vector, "round": updates, "what": AGREE})
+            yield True
+            while (reply := self.client.take()) is None:
+                yield False
+            agreed[start : start + len(piece)] = reply["vector"][: len(piece)]
+            self.round = int(reply["next"])
+        return agreed
+
+    def post(self, vector: np.ndarray | None) -> None:
+        """A contribution to the open round; None asks for a mean that was missed."""
+        self.pushed = vector is not None
+        sent = self.blank if vector is None else vector
+        self.client.send({"vector": sent, "round": self.round, "what": PUSH if self.pushed else PULL})
+
+    def take(self) -> tuple[np.ndarray, bool] | None:
+        """The next mean and whether there are more; None if the round is open."""
+        reply = self.client.take()
+        if reply is None:
+            return None
+        self.late += self.pushed and not reply["included"]
+        self.round = int(reply["next"])
+        return reply["vector"], bool(reply["more"])
+
+
+@dataclass(frozen=True)
+class SeatAddress:
+    size: int
+    learners: int
+
+    def connect(self, ask: Callable[[Tree], Any]) -> Seat:
+        return Seat(RemoteClient(ask), self.size, self.learners)
+
+
+@dataclass(frozen=True)
+class ByAllReduce:
+    name: str  # of the learner's node
+    summed: bool = False
+
+    def __call__(self, learner: Learner, partners: list) -> "Reduced":
+        (meeting,) = partners
+        return Reduced(learner, self.name, meeting, self.summed)
+
+
+class Reduced:
+    """A learner's updates, made with those of others. Normalisers are averaged with the gradients, and so are the
+    metrics that coefficients change by: all see one mean and change them alike, at the same rounds."""
+
+    def __init__(self, learner: Learner, name: str, meeting: Any, summed: bool = False):
+        """`summed`: the loss is a sum over its batch, and so has to be the gradient."""
+        self.learner, self.seat = learner, meeting.desk(name)
+        self.scale = np.float32(self.seat.learners if summed else 1.0)
+        self.agreed = False
+
+    def update(self, items: Any) -> Work:
+        learner, seat, means = self.learner, self.seat, Means()
+        if not self.agreed:
+            yield from self._agree()
+        for samples, index in learner.minibatches(items):
+            gradient, metrics = learner.gradients(samples, index)
+            read = learner.read(metrics)
+            moments, numbers = learner.moments(), np.array(list(read.values()), np.float32)
+            seat.post(np.concatenate([gradient, moments, numbers]))
+            ends = [len(gradient), len(gradient) + len(moments)]
+            yield True
+            more, rounds = True, 0
+            while more:
+                while (got := seat.take()) is None:
+                    yield False
+                mean, more = got
+                rounds += 1
+                gradient, moments, numbers = np.split(mean, ends)
+                norm = learner.apply(self.scale * gradient, dict(zip(read, numbers)))["gradient_norm"]
+                learner.take_moments(moments)
+                if more:
+                    seat.post(None)
+                    yield True
+            metrics = {**metrics, "gradient_norm": float(norm)}
+            learner.require_finite(metrics)
+            means.add(metrics)
+            if rounds > learner.updates_per_draw:
+                learner.priorities = None  # not all of the draw was judged
+                break
+        return means.given()
+
+    def _agree(self) -> Generator[bool, None, None]:
+        kept = self.learner.kept()
+        leaves = tree.leaves(kept["state"])
+        own = np.concatenate([np.reshape(leaf, -1).astype(np.float32) for leaf in leaves])
+        parts = np.split((yield from self.seat.agree(self.learner.updates, own)), np.cumsum([x.size for x in leaves]))
+        same = (np.reshape(part, leaf.shape).astype(leaf.dtype) for part, leaf in zip(parts, leaves))
+        self.learner.put_back({**kept, "state": tree.rebuild(kept["state"], same)})
+        self.agreed = True
+
+    def counted(self) -> dict[str, float]:
+        late, self.seat.late = self.seat.late, 0
+        return {"dropped_late": float(late)}
+
+
+def contribution(learner: Learner) -> int:
+    """Numbers that a learner brings to a round: its gradient, its normalisers, and what coefficients change by."""
+    read = learner.adaptation.reads if learner.adaptation else ()
+    return learner.layout.size + len(learner.moments()) + len(read)

@@ -1,0 +1,100 @@
+"""Networks for images, and what counts as one."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from cavalcade.errors import UserError
+from cavalcade.networks.layers import Network, Rng, initial_bias, initialiser_of, linear
+from cavalcade.specs import Leaf
+from cavalcade.tree import Tree
+
+
+def _convolution(channels: int, outputs: int, size: int, initialiser: str) -> Callable[[Rng], Tree]:
+    fan_in = channels * size * size
+
+    def init(rng: Rng) -> Tree:
+        weight = initialiser_of(initialiser, np.sqrt(2.0))(rng, (outputs, channels, size, size), fan_in)
+        return {"weight": weight, "bias": initial_bias(initialiser, rng, outputs, fan_in)}
+
+    return init
+
+
+def nature_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
+    """Mnih 2015: 32 8x8/4, 64 4x4/2, 64 3x3/1, 512. Input [N, C, H, W] in [0, 1]."""
+    channels, height, width = shape
+    plan = [(channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1)]
+    for _, _, size, stride in plan:
+        height, width = (height - size) // stride + 1, (width - size) // stride + 1
+    if min(height, width) < 1:
+        raise UserError(f"An image of {shape} is too small for the Nature CNN; use --convolution impala.")
+    dense = linear(64 * height * width, 512, initialiser, np.sqrt(2.0))
+
+    def init(rng: Rng) -> Tree:
+        params = {str(i): _convolution(c, o, s, initialiser)(rng) for i, (c, o, s, _) in enumerate(plan)}
+        return {**params, "dense": dense.init(rng)}
+
+    def apply(xp: Any, params: Tree, x: Any) -> Any:
+        for i, (_, _, _, stride) in enumerate(plan):
+            layer = params[str(i)]
+            x = xp.rectified(xp.conv2d(x, layer["weight"], layer["bias"], stride))
+        return xp.relu(dense.apply(xp, params["dense"], xp.reshape(x, (x.shape[0], -1))))
+
+    return Network(init, apply, 512, small=False)
+
+
+def impala_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
+    """Espeholt 2018, the deep network: three sections of convolution, max-pool and two residual blocks; 256."""
+    channels, height, width = shape
+    widths = (16, 32, 32)
+    for _ in widths:
+        height, width = (height + 1) // 2, (width + 1) // 2
+    dense = linear(widths[-1] * height * width, 256, initialiser, np.sqrt(2.0))
+    blocks = [f"block{block}.{half}" for block in range(2) for half in range(2)]
+
+    def init(rng: Rng) -> Tree:
+        params: dict = {}
+        inputs = channels
+        for i, outputs in enumerate(widths):
+            section = {name: _convolution(outputs, outputs, 3, initialiser)(rng) for name in blocks}
+            params[str(i)] = {"entry": _convolution(inputs, outputs, 3, initialiser)(rng), **section}
+            inputs = outputs
+        return {**params, "dense": dense.init(rng)}
+
+    def apply(xp: Any, params: Tree, x: Any) -> Any:
+        def convolve(layer: Tree, y: Any) -> Any:
+            return xp.conv2d(y, layer["weight"], layer["bias"], 1, 1)
+
+        for i in range(len(widths)):
+            section = params[str(i)]
+            x = xp.max_pool(convolve(section["entry"], x), 3, 2, 1)
+            for block in range(2):
+                y = convolve(section[f"block{block}.0"], xp.relu(x))
+                x = x + convolve(section[f"block{block}.1"], xp.relu(y))
+        x = xp.reshape(xp.relu(x), (x.shape[0], -1))
+        return xp.relu(dense.apply(xp, params["dense"], x))
+
+    return Network(init, apply, 256, small=False)
+
+
+def is_image(leaf: Leaf, convolution: str) -> bool:
+    if leaf.kind != "box" or len(leaf.shape) != 3:
+        return False
+    _, height, width = channels_first(leaf)
+    return min(height, width) >= (36 if convolution == "nature" else 8)
+
+
+def _is_channels_first(leaf: Leaf) -> bool:
+    return leaf.shape[0] < leaf.shape[2]
+
+
+def channels_first(leaf: Leaf) -> tuple[int, int, int]:
+    a, b, c = leaf.shape
+    return (a, b, c) if _is_channels_first(leaf) else (c, a, b)
+
+
+def as_image(xp: Any, leaf: Leaf, x: Any) -> Any:
+    """[N, C, H, W] float32; bytes become fractions of one."""
+    x = x if _is_channels_first(leaf) else xp.permute_dims(x, (0, 3, 1, 2))
+    return xp.fractions(x) if leaf.dtype == "uint8" else xp.astype(x, xp.float32)

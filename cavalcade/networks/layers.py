@@ -1,0 +1,82 @@
+"""Networks as pairs of pure functions over trees: `init(rng) -> params`, `apply(xp, params, x) -> y`.
+
+The same text runs on every backend, so a policy trained on one acts on plain NumPy in a process that imports no
+framework. Parameters are born in NumPy from a seed, identical everywhere. Initialisations are those of the papers:
+uniform by fan-in for the DQN family (Mnih 2015, Torch's default), orthogonal for the actor-critics (PPO's code).
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+
+from cavalcade.networks.activations import ACTIVATIONS
+from cavalcade.tree import Tree
+
+Rng = np.random.Generator
+
+
+@dataclass(frozen=True)
+class Network:
+    """x [N, ...] -> y [N, features]; `small` networks act faster in NumPy than in any framework."""
+
+    init: Callable[[Rng], Tree]
+    apply: Callable[..., Any]  # apply(xp, params, x), or apply(xp, params, x, {name: [N, width]}) where it has inputs
+    features: int
+    small: bool = True
+    backend: str | None = None  # a user's module runs on its own library only
+    inputs: tuple[str, ...] = ()  # what a head asks for by name beside its features
+
+
+def uniform_fan_in(rng: Rng, shape: tuple[int, ...], fan_in: int) -> np.ndarray:
+    bound = 1.0 / np.sqrt(fan_in)
+    return rng.uniform(-bound, bound, shape).astype(np.float32)
+
+
+def orthogonal(gain: float) -> Callable[[Rng, tuple[int, ...], int], np.ndarray]:
+    """Rows or columns orthonormal, times `gain` (Saxe 2014)."""
+
+    def init(rng: Rng, shape: tuple[int, ...], fan_in: int) -> np.ndarray:
+        rows, columns = fan_in, int(np.prod(shape)) // fan_in
+        q, r = np.linalg.qr(rng.standard_normal((max(rows, columns), min(rows, columns))))
+        q = q * np.sign(np.diag(r))
+        matrix = q if rows >= columns else q.T  # [fan_in, outputs]
+        if len(shape) == 4:  # a convolution is stored as [outputs, inputs, height, width]
+            matrix = matrix.T
+        return (gain * matrix).reshape(shape).astype(np.float32)
+
+    return init
+
+
+def initialiser_of(name: str, gain: float) -> Callable[[Rng, tuple[int, ...], int], np.ndarray]:
+    return orthogonal(gain) if name == "orthogonal" else uniform_fan_in
+
+
+def initial_bias(name: str, rng: Rng, size: int, fan_in: int) -> np.ndarray:
+    return np.zeros(size, np.float32) if name == "orthogonal" else uniform_fan_in(rng, (size,), fan_in)
+
+
+def linear(inputs: int, outputs: int, initialiser: str = "uniform", gain: float = 1.0) -> Network:
+    def init(rng: Rng) -> Tree:
+        weight = initialiser_of(initialiser, gain)(rng, (inputs, outputs), inputs)
+        return {"weight": weight, "bias": initial_bias(initialiser, rng, outputs, inputs)}
+
+    return Network(init, lambda xp, p, x: xp.linear(x, p["weight"], p["bias"]), outputs)
+
+
+def mlp(inputs: int, hidden: tuple[int, ...], activation: str, initialiser: str) -> Network:
+    sizes = pairwise((inputs, *hidden))
+    layers = {str(i): linear(a, b, initialiser, np.sqrt(2.0)) for i, (a, b) in enumerate(sizes)}
+
+    def init(rng: Rng) -> Tree:
+        return {name: layer.init(rng) for name, layer in layers.items()}
+
+    def apply(xp: Any, params: Tree, x: Any) -> Any:
+        function = ACTIVATIONS[activation](xp)
+        for name, layer in layers.items():
+            x = function(layer.apply(xp, params[name], x))
+        return x
+
+    return Network(init, apply, hidden[-1] if hidden else inputs)

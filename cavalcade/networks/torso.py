@@ -1,0 +1,160 @@
+"""From observations of any kind to features, and from features to what an algorithm asks for; memory in between."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from cavalcade.errors import UserError, require_one_of
+from cavalcade.networks.activations import ACTIVATIONS
+from cavalcade.networks.convolutions import as_image, channels_first, impala_cnn, is_image, nature_cnn
+from cavalcade.networks.layers import Network, Rng, linear, mlp, orthogonal
+from cavalcade.specs import MASK, Leaf
+from cavalcade.tree import Tree, named
+
+CONVOLUTIONS = ("nature", "impala")
+
+
+@dataclass(frozen=True)
+class Torso:
+    """How observations become features."""
+
+    hidden: tuple[int, ...] = (64, 64)
+    activation: str = "tanh"  # one of ACTIVATIONS; CNNs have the relu of their papers
+    convolution: str = "nature"  # nature, impala
+    initialiser: str = "orthogonal"  # orthogonal, uniform
+
+    def __post_init__(self) -> None:
+        require_one_of(self, activation=ACTIVATIONS, convolution=CONVOLUTIONS)
+        if any(size < 1 for size in self.hidden):
+            raise UserError(f"--hidden is {' '.join(map(str, self.hidden))}; every layer needs at least one unit.")
+
+
+def torso(observation: Tree, settings: Torso) -> Network:
+    """Images through a CNN each, everything else joined and through an MLP; the results joined."""
+    leaves = [(path, leaf) for path, leaf in named(observation) if path != MASK]
+    images = {path: leaf for path, leaf in leaves if is_image(leaf, settings.convolution)}
+    vectors = [(path, leaf) for path, leaf in leaves if path not in images]
+    build = {"nature": nature_cnn, "impala": impala_cnn}[settings.convolution]
+    names = {path: "image:" + path.replace("/", ".") for path in images}
+    parts = {names[path]: build(channels_first(leaf), settings.initialiser) for path, leaf in images.items()}
+    if vectors:
+        width = sum(vector_size(leaf) for _, leaf in vectors)
+        parts["vector"] = mlp(width, settings.hidden, settings.activation, settings.initialiser)
+
+    def apply(xp: Any, params: Tree, obs: Tree) -> Any:
+        if isinstance(observation, Leaf) and vectors:  # the usual case, kept short because acting is called often
+            return parts["vector"].apply(xp, params.get("vector", {}), as_vector(xp, observation, obs))
+        flat = dict(named(obs))
+        features = []
+        for path, leaf in images.items():
+            x = as_image(xp, leaf, flat[path])
+            features.append(parts[names[path]].apply(xp, params[names[path]], x))
+        if vectors:
+            columns = [as_vector(xp, leaf, flat[path]) for path, leaf in vectors]
+            joined = columns[0] if len(columns) == 1 else xp.concat(columns, axis=1)
+            features.append(parts["vector"].apply(xp, params.get("vector", {}), joined))
+        return features[0] if len(features) == 1 else xp.concat(features, axis=1)
+
+    def init(rng: Rng) -> Tree:
+        return {name: part.init(rng) for name, part in parts.items()}
+
+    return Network(init, apply, sum(part.features for part in parts.values()), small=not images)
+
+
+def vector_size(leaf: Leaf) -> int:
+    one_hot = leaf.kind in ("discrete", "multi_discrete")
+    return leaf.logits if one_hot else int(np.prod(leaf.shape))
+
+
+def as_vector(xp: Any, leaf: Leaf, x: Any) -> Any:
+    """[N, ...] of any kind -> [N, size] float32: one-hot for choices, flat for the rest."""
+    if leaf.kind == "discrete":
+        return xp.one_hot(x, leaf.counts[0])
+    if leaf.kind == "multi_discrete":
+        x = xp.reshape(x, (x.shape[0], -1))
+        return xp.concat([xp.one_hot(x[:, i], count) for i, count in enumerate(leaf.counts)], axis=1)
+    x = x if len(leaf.shape) == 1 else xp.reshape(x, (x.shape[0], -1))
+    return x if leaf.dtype == "float32" else xp.astype(x, xp.float32)
+
+
+# --- heads and memory -----------------------------------------------------------------------------------------
+
+
+def dueling(inputs: int, actions: int, initialiser: str = "uniform") -> Network:
+    """Wang 2016: Q = V + A - mean A, which is a fixed linear map of (V, A)."""
+    both = linear(inputs, 1 + actions, initialiser)
+    to_q = np.concatenate([np.ones((1, actions)), np.eye(actions) - 1.0 / actions]).astype(np.float32)  # [1 + A, A]
+
+    def apply(xp: Any, params: Tree, x: Any) -> Any:
+        return both.apply(xp, params, x) @ xp.asarray(to_q)
+
+    return Network(both.init, apply, actions)
+
+
+def conditioned(features: int, inputs: dict[str, int], make: Callable[[int], Network]) -> Network:
+    """A head over the features and these inputs side by side, {name: width}; `make` builds it for their number."""
+    names = tuple(inputs)
+    network = make(features + sum(inputs.values()))
+
+    def apply(xp: Any, params: Tree, x: Any, given: dict[str, Any]) -> Any:
+        return network.apply(xp, params, xp.concat([x, *(given[name] for name in names)], axis=-1))
+
+    return Network(network.init, apply, network.features, inputs=names)
+
+
+def gaussian(inputs: int, size: int) -> Network:
+    """Mean from the features, log standard deviation a parameter of its own (PPO's continuous policy)."""
+    mean = linear(inputs, size, "orthogonal", 0.01)
+
+    def init(rng: Rng) -> Tree:
+        return {"mean": mean.init(rng), "log_std": np.zeros(size, np.float32)}
+
+    def apply(xp: Any, params: Tree, x: Any) -> Any:
+        centre = mean.apply(xp, params["mean"], x)
+        return xp.concat([centre, xp.broadcast_to(params["log_std"], centre.shape)], axis=1)
+
+    return Network(init, apply, 2 * size)
+
+
+@dataclass(frozen=True)
+class Lstm:
+    """An LSTM (Hochreiter 1997, forget bias 1) over [T, B, inputs] that starts afresh wherever `first` is set."""
+
+    inputs: int
+    size: int
+
+    def init(self, rng: Rng) -> Tree:
+        make = orthogonal(1.0)
+        bias = np.zeros(4 * self.size, np.float32)
+        bias[self.size : 2 * self.size] = 1.0
+        return {
+            "input": make(rng, (self.inputs, 4 * self.size), self.inputs),
+            "recurrent": make(rng, (self.size, 4 * self.size), self.size),
+            "bias": bias,
+        }
+
+    def carry(self, batch: int) -> Tree:
+        return {
+            "cell": np.zeros((batch, self.size), np.float32),
+            "hidden": np.zeros((batch, self.size), np.float32),
+        }
+
+    def apply(self, xp: Any, params: Tree, x: Any, carry: Tree, first: Any) -> tuple[Any, Tree]:
+        steps, batch = x.shape[:2]
+        flat = xp.linear(xp.reshape(x, (steps * batch, -1)), params["input"], params["bias"])
+        gates_from_input = xp.reshape(flat, (steps, batch, 4 * self.size))  # one product for all steps
+        keep = 1.0 - xp.astype(first, xp.float32)[..., None]
+        recurrent, n = params["recurrent"], self.size
+
+        def step(state: tuple, gates: Any, keep_t: Any) -> tuple[tuple, Any]:
+            hidden, cell = state[0] * keep_t, state[1] * keep_t
+            gates = gates + hidden @ recurrent
+            let_in, forget, let_out = (xp.sigmoid(gates[:, i * n : (i + 1) * n]) for i in (0, 1, 3))
+            cell = forget * cell + let_in * xp.tanh(gates[:, 2 * n : 3 * n])
+            hidden = let_out * xp.tanh(cell)
+            return (hidden, cell), hidden
+
+        (hidden, cell), y = xp.scan(step, (carry["hidden"], carry["cell"]), (gates_from_input, keep))
+        return y, {"cell": cell, "hidden": hidden}

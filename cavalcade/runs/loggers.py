@@ -1,0 +1,169 @@
+"""Callbacks that show a run in Weights & Biases or in MLflow.
+
+    cavalcade.train("ppo", "CartPole-v1", callbacks=[WandbLogger(project="poles", mode="offline")])
+
+Both log the config, the rows of metrics by the tags of `metric_names.py`, evaluations, and at the end the best score.
+The package is imported when a logger is made, so that a missing one is known before anything is written. A resumed run
+goes on in the same place: `loggers.json` in the run folder keeps its id there. Rows that a resumed run makes once more
+are logged once more: neither of the two can forget.
+Logging is not worth a run: a failure while it goes on is noted (`on_error`); one at its start ends it.
+"""
+
+import json
+import os
+import re
+import time
+from typing import Any
+
+from cavalcade.checkpoints.disk import write_atomically
+from cavalcade.errors import UserError, nearest
+from cavalcade.records.folder import Run
+from cavalcade.records.metric_names import tagged
+from cavalcade.runs.callbacks import Callback, Evaluation
+
+BEST, ENDED = "best_evaluation", "ended"  # in the summary
+MODES = ("online", "offline", "disabled")  # of W&B
+MOST_PARAMS = 100  # of one call to MLflow
+STATES = {"finished": "FINISHED", "stopped": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}  # of MLflow
+
+
+class _Logger(Callback):
+    on_error = "continue"
+
+    def on_metrics(self, run: Run, row: dict[str, Any]) -> None:
+        self.log(tagged(row), row["step"])
+
+    def on_evaluation(self, run: Run, evaluation: Evaluation) -> None:
+        returns, lengths = evaluation.returns, evaluation.lengths
+        spread = {"median": evaluation.median, "min": min(returns), "max": max(returns)}
+        spread["length"] = sum(lengths) / len(lengths)
+        self.log({f"evaluation/{name}": float(x) for name, x in spread.items()}, evaluation.step)
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        raise NotImplementedError
+
+
+class WandbLogger(_Logger):
+    """Weights & Biases. What its `wandb.init` takes goes there: entity, group, name, tags and so on."""
+
+    def __init__(self, project: str = "cavalcade", mode: str | None = None, **options: Any):
+        """`mode`: online, or offline: into the run folder, from where `wandb sync` sends it; None is as the
+        environment says."""
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # of its own errors, to its makers
+        try:
+            from wandb import Settings, init
+        except ImportError as error:
+            raise _missing("Weights & Biases", "wandb", error) from error
+        if mode not in (None, *MODES):
+            raise UserError(f"The mode of W&B is '{mode}'; choose one of {', '.join(MODES)}.{nearest(mode, MODES)}")
+        self.init: Any = init
+        self.project, self.mode, self.options = project, mode, options
+        self.settings = Settings(console="off")  # what is printed is the display's
+        self.wandb: Any = None
+
+    def on_start(self, run: Run) -> None:
+        place = "/".join(["wandb", self.options.get("entity") or "", self.project])
+        known = _known(run, place)
+        online = (self.mode or os.environ.get("WANDB_MODE", "online")) == "online"
+        given = {
+            "name": run.path.name,
+            "dir": str(run.path),
+            "settings": self.settings,
+            "config": run.config,
+            "allow_val_change": True,  # a run may be resumed for more steps
+            "reinit": "create_new",  # one that the user has under way stays as it is
+            **({"resume": "allow"} if online else {}),  # offline it needs no asking: the same id is the same run
+            **({"id": known} if known else {}),
+        }
+        self.wandb = self.init(project=self.project, mode=self.mode, **{**given, **self.options})
+        _keep(run, place, self.wandb.id)
+        self.wandb.define_metric("step", hidden=True)
+        self.wandb.define_metric("*", step_metric="step")  # steps may go back when a run is resumed
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        self.wandb.log({**values, "step": step})
+
+    def on_end(self, run: Run, report: dict[str, Any]) -> None:
+        self.wandb.summary.update({BEST: report[BEST], ENDED: report[ENDED]})
+        self.wandb.finish(exit_code=int(report[ENDED] == "failed"))
+
+
+class MlflowLogger(_Logger):
+    """MLflow. Its default, without `tracking_uri`, is what its environment variables say."""
+
+    def __init__(self, tracking_uri: str | None = None, experiment: str = "cavalcade"):
+        """`tracking_uri`: a server, or a file such as sqlite:///mlflow.db, which takes some seconds to be made."""
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # on its use, to its makers
+        try:
+            from mlflow import MlflowClient, entities
+        except ImportError as error:
+            raise _missing("MLflow", "mlflow", error) from error
+        self.connect, self.entities = MlflowClient, entities
+        self.tracking_uri, self.experiment = tracking_uri, experiment
+        self.id = ""
+
+    def on_start(self, run: Run) -> None:
+        self.client = self.connect(tracking_uri=self.tracking_uri)
+        place = f"mlflow/{self.client.tracking_uri}/{self.experiment}"
+        params = {name: str(value) for name, value in _flat(run.config).items()}
+        if known := _known(run, place):
+            self._go_on(known, params)
+        else:
+            self._begin(run.path.name, params)
+            _keep(run, place, self.id)
+
+    def _begin(self, name: str, params: dict[str, str]) -> None:
+        found = self.client.get_experiment_by_name(self.experiment)
+        experiment = found.experiment_id if found else self.client.create_experiment(self.experiment)
+        self.id = self.client.create_run(experiment, run_name=name).info.run_id
+        given = [self.entities.Param(name, value) for name, value in params.items()]
+        for first in range(0, len(given), MOST_PARAMS):
+            self.client.log_batch(self.id, params=given[first : first + MOST_PARAMS])
+
+    def _go_on(self, known: str, params: dict[str, str]) -> None:
+        """Params of MLflow never change: what was changed, such as steps, is a tag."""
+        self.id = known
+        before = self.client.get_run(known).data.params
+        self.client.update_run(known, status="RUNNING")
+        for name, value in params.items():
+            if before.get(name) != value:
+                self.client.set_tag(known, f"changed.{name}", value)
+
+    def log(self, values: dict[str, float], step: int) -> None:
+        now = int(time.time() * 1000)
+        allowed = {re.sub(r"[^\w./: -]", "_", name, flags=re.ASCII): value for name, value in values.items()}
+        self.client.log_batch(
+            self.id, metrics=[self.entities.Metric(name, value, now, step) for name, value in allowed.items()]
+        )
+
+    def on_end(self, run: Run, report: dict[str, Any]) -> None:
+        if report[BEST] is not None:
+            self.log({BEST: report[BEST]}, report["steps"])
+        self.client.set_tag(self.id, ENDED, report[ENDED])
+        self.client.set_terminated(self.id, STATES[report[ENDED]])
+
+
+def _missing(name: str, extra: str, error: ImportError) -> UserError:
+    return UserError(f"Logging to {name} needs {error.name}; install it with pip install 'cavalcade[{extra}]'.")
+
+
+def _known(run: Run, place: str) -> str | None:
+    """The id that the run has there, if it was logged there before."""
+    return _all_known(run).get(place)
+
+
+def _keep(run: Run, place: str, name: str) -> None:
+    write_atomically(run.loggers_file, json.dumps({**_all_known(run), place: name}, indent=2).encode())
+
+
+def _all_known(run: Run) -> dict[str, str]:
+    return json.loads(run.loggers_file.read_text()) if run.loggers_file.exists() else {}
+
+
+def _flat(config: dict[str, Any], beginning: str = "") -> dict[str, Any]:
+    """algorithm.unroll for what is nested."""
+    flat: dict[str, Any] = {}
+    for name, value in config.items():
+        inside = isinstance(value, dict) and value
+        flat |= _flat(value, f"{beginning}{name}.") if inside else {f"{beginning}{name}": value}
+    return flat

@@ -1,0 +1,269 @@
+"""Driving a run: turns of the program, rows of metrics, checkpoints, the best policy, and a clean end."""
+
+import shlex
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from cavalcade.checkpoints.saver import Pace
+from cavalcade.errors import UserError
+from cavalcade.experiment.experiment import Experiment
+from cavalcade.failures import Tries
+from cavalcade.programs.program import ProgramFailed
+from cavalcade.records.figures import score
+from cavalcade.records.folder import Run
+from cavalcade.records.plotting import draw_curve
+from cavalcade.records.recorder import Recorder
+from cavalcade.runs import report
+from cavalcade.runs.budget import Bottleneck, Budget, bottleneck, cores_here
+from cavalcade.runs.callbacks import Callbacks, Evaluation
+from cavalcade.runs.display import Display
+from cavalcade.runs.interruption import Interruption
+from cavalcade.runs.metrics import Metrics
+from cavalcade.runs.resuming import Kept, is_finished, last_checkpoint, made_with
+
+RELAUNCHES = 5  # of the whole program in one sitting, before its failure is taken for permanent
+
+
+class Session:
+    """One sitting of a run, from its start or its last checkpoint to its budget, its target or an interruption."""
+
+    def __init__(
+        self,
+        experiment: Experiment,
+        run: Run,
+        display: bool | None,
+        callbacks: Sequence[Any] = (),
+        resume: bool = False,
+        kept: Kept | None = None,
+    ):
+        """`resume`: go on from the checkpoint that is `kept`, or from the beginning if there is none yet."""
+        s = experiment.settings
+        self.experiment, self.run, self.settings = experiment, run, s
+        places = {node.name: group for group, nodes in experiment.program().groups().items() for node in nodes}
+        self.places = places if s.runtime != "inprocess" else None
+        self.metrics = self._new_metrics()
+        self.pace = Pace(s.checkpoint_seconds)
+        self.best: float | None = None
+        self.finished = False
+        self.saving: int | None = None  # the step of the checkpoint that is being written
+        self.relaunches, self.tries = 0, Tries()  # of the whole program
+        parts = experiment.parts
+        title = f"{experiment.system} on {experiment.spec.environment}"
+        self.display = Display(title, s.steps, s.target, display)
+        self.callbacks = Callbacks(callbacks, run, self._note_callback)
+        self.policy = parts.policy()
+        self.made_with = made_with(experiment)
+        self.levers = {*vars(s), *vars(experiment.algorithm)}
+        if parts.model.small:  # more threads would make it slower
+            self.levers.discard("threads")
+        if s.address:
+            self.levers.discard("address")
+        restore = self._put_back(kept) if resume else None
+        self.runtime = experiment.launch(restore)
+        for remark in self.runtime.remarks:
+            self.display.note(f"step {restore[1] if restore else 0:,}: {remark}")
+        self.recorder = Recorder(run, self.metrics.step if resume else None, self.display.note)
+        self.display.note(
+            f"{self.policy.layout.size:,} parameters; learns in {s.backend}, acts in {self.policy.acts_in}; "
+            f"{s.actors} x {s.envs} environments; table of {parts.table_bytes / 1e6:,.2f} MB"
+        )
+
+    def _new_metrics(self) -> Metrics:
+        return Metrics(self.places, self.experiment.spec.frame_skip, self.experiment.parts.experience.replay_share)
+
+    def _put_back(self, kept: Kept | None) -> tuple[Path, int, dict] | None:
+        """The run's own part of a checkpoint; gives what the runtime goes on from."""
+        if kept is None:
+            self.display.note("No checkpoint was written yet; the run starts again from its beginning.")
+            self.metrics, self.best, self.finished = self._new_metrics(), None, False
+            return None
+        for note in kept.notes:
+            self.display.note(note)
+        self.metrics.restore(kept.state["metrics"])
+        self.best, self.finished = kept.state["best"], is_finished(kept, self.settings)
+        return kept.restore
+
+    def drive(self) -> None:
+        try:
+            with Interruption() as interruption:
+                self.callbacks.start()
+                while True:
+                    try:
+                        self._go_on(interruption)
+                        self._end()
+                        break
+                    except ProgramFailed as failure:  # at its end too
+                        self._relaunch(failure)
+        except BaseException as error:
+            if isinstance(error, UserError):
+                self._note_faults("given up")
+            self._tell_end("interrupted" if isinstance(error, KeyboardInterrupt) else "failed")
+            raise
+        finally:
+            self.recorder.close()
+            self.display.close([])
+            self.runtime.close()
+        if self.callbacks.error:
+            raise self.callbacks.error
+
+    def _go_on(self, interruption: Interruption) -> None:
+        s = self.settings
+        every = max(1.0, s.steps / s.rows)
+        next_row = every * (int(self.metrics.step / every) + 1)
+        while not (self.finished or interruption.asked or self.callbacks.ending):
+            self.runtime.round()
+            steps = self.runtime.steps("actor")
+            spent = steps >= s.steps
+            if spent and not self.runtime.settled():
+                continue  # what waits is learned from and judged first
+            if spent or steps >= next_row or self._just_judged():
+                self._record()  # more may have been done than at the last look
+                next_row = every * (int(self.metrics.step / every) + 1)
+                self.finished |= spent
+            if self.pace.due(self._saved()):
+                self._save()
+
+    def _relaunch(self, failure: ProgramFailed) -> None:
+        """Everything once more, from the last checkpoint, as if the run had been resumed; not for ever."""
+        if failure.cause.mishap is not None:
+            self.tries.finished |= self.metrics.episodes > 0
+            self.tries.count("program", failure.cause.mishap)
+            self.tries.check("program", failure.node)
+        self.relaunches += 1
+        given_up = failure.final or self.relaunches > RELAUNCHES
+        self._note_faults("given up" if given_up else "started again, with the program, from the last checkpoint")
+        self.runtime.close()
+        if given_up:
+            raise failure
+        self.display.note("The program starts again from its last checkpoint.")
+        self.recorder.close()
+        self.runtime = self.experiment.launch(self._put_back(last_checkpoint(self.run)))
+        self.recorder = Recorder(self.run, self.metrics.step, self.display.note)
+        self.pace, self.saving = Pace(self.settings.checkpoint_seconds), None  # what was being written is not
+
+    def _note_faults(self, recovery: str = "started again") -> None:
+        """`recovery`: what is done about the last one; those before it were started again alone."""
+        for n, fault in enumerate(self.runtime.faults, 1):
+            done = recovery if n == len(self.runtime.faults) else "started again"
+            self.recorder.fault({"step": self.runtime.steps("actor"), **fault, "recovery": done})
+            self.display.note(f"{fault['node']} failed ({fault['cause']}); {done}.")
+            if done == "given up" and "traceback" in fault:
+                self.display.note(f"The whole traceback is in {self.run.faults_file}.")
+        self.runtime.faults.clear()
+
+    def _note_callback(self, name: str, cause: str, first: bool) -> None:
+        """It failed and lets the run go on; said once."""
+        self.recorder.fault({"step": self.metrics.step, "node": name, "cause": cause, "recovery": "the run goes on"})
+        if first:
+            self.display.note(f"{cause} The run goes on.")
+
+    def _bottleneck(self, budget: Budget) -> Bottleneck | None:
+        return bottleneck(budget, getattr(self.runtime, "cores", None) or cores_here(), self.levers)
+
+    def _just_judged(self) -> bool:
+        """In one process an evaluation is recorded in the turn that made it, so that equal runs give equal rows."""
+        evaluator = getattr(self.runtime, "objects", {}).get("evaluator")
+        return evaluator is not None and evaluator.result is not None
+
+    def _record(self) -> None:
+        self._note_faults()
+        known = set(self.metrics.remarks)
+        reports = self.runtime.reports()
+        row = self.recorder.write(self.metrics.row(reports))
+        for remark in (text for field, text in self.metrics.remarks.items() if field not in known):
+            self.display.note(f"warning: {remark}")
+        for sentence in row.get("adjusted", ()):
+            self.display.note(f"step {row['step']:,}: {sentence}")
+        self.display.update(row, self._bottleneck(self.metrics.recent))
+        self.callbacks.tell("on_metrics", dict(row))
+        if "evaluation" not in row:
+            return
+        found = row["evaluation"]
+        if self.best is None or found >= self.best:
+            self.best = found
+            params = self.runtime.call("evaluator", "judged")
+            about = {"evaluation": found, "evaluation_step": row["evaluation_step"]}
+            self._save_policy(params, {**about, "evaluation_sampled": self.settings.evaluation_sampled})
+        if self.settings.target is not None and found >= self.settings.target:
+            self.finished = True
+        judged = reports["evaluator"]["evaluation"]
+        evaluation = Evaluation(judged["step"], tuple(judged["returns"]), tuple(judged["lengths"]))
+        self.callbacks.tell("on_evaluation", evaluation)
+
+    def _save_policy(self, params: tuple, about: dict) -> None:
+        version, vector, statistics = params
+        self.policy.load(vector, statistics, version)
+        self.policy.environment, self.policy.options = self.run.config["environment"], self.experiment.options
+        origin = {
+            "system": self.experiment.system,
+            "backend": self.settings.backend,
+            "custom_network": self.experiment.network is not None,
+        }
+        self.policy.save(self.run.policy, {**origin, **about})
+
+    def _save(self) -> None:
+        state = {"metrics": self.metrics.state(), "best": self.best, "finished": self.finished}
+        state["made_with"] = self.made_with
+        self.pace.start()
+        self.saving = self.runtime.steps("actor")
+        self.runtime.save(self.run.checkpoints, self.saving, state)
+
+    def _saved(self) -> bool:
+        """Whether nothing is being written; a checkpoint is told of when it is whole."""
+        saved = self.runtime.saved()
+        if saved and self.saving is not None:
+            step, self.saving = self.saving, None
+            self.callbacks.tell("on_checkpoint", step)
+        return saved
+
+    def _wait_until_saved(self) -> None:
+        while not self._saved():
+            self.runtime.tend()
+
+    def _end(self) -> None:
+        self._note_faults()
+        if self.best is None:  # nothing was judged: the last policy it is
+            self._save_policy(self.runtime.call("learner", "latest", -1), {})
+        self._wait_until_saved()
+        self._save()
+        self._wait_until_saved()
+        lines = self._report()
+        if not self.finished:
+            step, why = self.runtime.steps("actor"), self.callbacks.ending or "Interrupted"
+            lines += [
+                f"{why} at step {step:,}; a checkpoint is saved.",
+                f"cavalcade resume {shlex.quote(str(self.run.path))}",
+            ]
+        else:
+            sampled = " (sampled)" if self.settings.evaluation_sampled else ""
+            best = "" if self.best is None else f", best evaluation {score(self.best)}{sampled}"
+            lines += [
+                f"Done: {self.metrics.step:,} steps in {self.metrics.elapsed:.1f} s{best}",
+                f"run folder: {self.run.path}",
+            ]
+        drawn = find_spec("matplotlib") is not None
+        if not drawn:
+            lines.append("matplotlib is not installed, so no curve is drawn (pip install 'cavalcade[record]').")
+        self.display.close(lines)
+        if drawn:
+            draw_curve(self.run)
+        stopped = "failed" if self.callbacks.error else "stopped" if self.callbacks.ending else "interrupted"
+        self._tell_end("finished" if self.finished else stopped)
+
+    def _tell_end(self, ended: str) -> None:
+        if self.callbacks.started:
+            self.callbacks.end({**self._made_report(), "ended": ended})
+
+    def _report(self) -> list[str]:
+        """Written and to be shown, unless nothing was done in this sitting."""
+        made = self._made_report()
+        if not made["budget"]:
+            return []
+        report.write(made, self.run.report_file)
+        return report.lines(made, self.display.interactive)
+
+    def _made_report(self) -> dict[str, Any]:
+        budget = self.metrics.budget()
+        return report.make(self.run, self.metrics, self._bottleneck(budget) if budget else None, self.best)

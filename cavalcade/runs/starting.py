@@ -1,0 +1,55 @@
+"""What is refused before a run begins and before anything is written: extras that are missing, a budget in which
+nothing can be learned, a policy to begin from that does not fit."""
+
+from importlib.util import find_spec
+from math import ceil
+
+from cavalcade.assembly.parts import Parts
+from cavalcade.backends import PACKAGES
+from cavalcade.errors import UserError
+from cavalcade.experience.declared import Replay, Unroll
+from cavalcade.experiment.experiment import Experiment
+
+
+def check_start(experiment: Experiment) -> None:
+    require_extras(experiment)
+    require_an_update(experiment.parts)
+    experiment.load_origin()
+
+
+def require_extras(experiment: Experiment) -> None:
+    """Refuse what needs a package that is not installed; looked for, not imported: that may be another process's."""
+    s = experiment.settings
+    needed = [(f"--backend {s.backend}", package, s.backend) for package in PACKAGES[s.backend]]
+    if s.runtime == "ray":
+        needed.append(("--runtime ray", "ray", "ray"))
+    if experiment.parts.storage_kind == "compressed":
+        needed.append(("--storage compressed", "lz4", "compression"))
+    for what, package, extra in needed:
+        if find_spec(package) is None:
+            raise UserError(f"{what} needs {package}; install it with pip install 'cavalcade[{extra}]'.")
+
+
+def require_an_update(x: Parts) -> None:
+    """Refuse a run that ends before its learners have anything to draw. A run is over with its last step, so more steps
+    are needed than it takes to make the first batch; actors are taken to be equally fast."""
+    one, bundles = x.of_one_learner, x.row.learners if x.row.experience == "bundled" else 1
+    store, item, batch = one.experience.store, one.experience.item, one.experience.batch
+    if isinstance(store, Replay):
+        needed = store.start  # a step leads to one item at most
+        why = f"--replay-start {store.start} transitions have to be there"
+        remedy = "--replay-start"
+    else:
+        environments = x.envs * x.actors // bundles
+        length = item.length if isinstance(item, Unroll) else 1
+        needed = ceil(batch / environments) * environments * length
+        declared = x.algorithm.experience().batch
+        what = f"--batch {declared}" if declared else f"--envs {x.envs} x --actors {x.actors // bundles}"
+        why = f"{what} unrolls of --unroll {length} steps have to be there"
+        remedy = "--unroll or --batch" if declared else "--unroll, --envs or --actors"
+    if x.steps <= needed * bundles:
+        each = f" for each of {bundles} learners" if bundles > 1 else ""
+        raise UserError(
+            f"--steps {x.steps} ends before the first update: {why}{each}, which takes {needed * bundles} steps. "
+            f"Give more --steps, or lower {remedy}."
+        )
