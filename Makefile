@@ -28,14 +28,14 @@ test: lint
 	$(BIN)/pytest -n 2
 
 rows: $(READY)
-	CAVALCADE_ALL_ROWS=1 $(BIN)/pytest -n 2 tests/test_rows.py tests/test_steps.py
+	CAVALCADE_ALL_ROWS=1 $(BIN)/pytest -n 2 tests/architectures/test_rows.py tests/runs/test_steps.py
 
 # the table's core with checks of every access and every overflow, against the list of the property tests
 SANITIZE := -fsanitize=address,undefined -fno-sanitize-recover=undefined
 sanitize: $(READY)
 	CFLAGS="$(SANITIZE)" LDFLAGS="$(SANITIZE)" $(BIN)/python setup.py build_ext --inplace --force --quiet
 	LD_PRELOAD="$$(gcc -print-file-name=libasan.so)" ASAN_OPTIONS=detect_leaks=0 $(BIN)/pytest \
-		tests/test_table.py tests/test_table_draws.py tests/test_table_model.py; \
+		tests/table/test_table.py tests/table/test_draws.py tests/table/test_model.py; \
 	status=$$?; $(BIN)/python setup.py build_ext --inplace --force --quiet; exit $$status
 
 learn: $(READY)

@@ -5,4 +5,4 @@ import os
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
 
-from tests.on_backends import gradient_of, on  # noqa: F401
+from tests.helpers.on_backends import gradient_of, on  # noqa: F401

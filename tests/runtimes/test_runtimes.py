@@ -1,0 +1,91 @@
+"""The same small programs on every runtime: one process, local processes, Ray."""
+
+import os
+
+import pytest
+
+import cavalcade
+from cavalcade.checkpoints import checkpoint
+from cavalcade.runs.inspection import SavedTables
+from cavalcade.runs.trained import load_policy
+from cavalcade.runs.training import resume
+from tests.helpers.leftovers import nothing_is_left  # noqa: F401
+
+SMALL = {"backend": "numpy", "hidden": (8,), "envs": 2, "evaluations": 1, "evaluation_episodes": 2, "actors": 2}
+DQN = {"replay_start": 100, "batch": 16, "update_every": 8, "updates_per_draw": 1}
+SYSTEMS = {
+    "dqn": DQN,
+    "ppo": {"unroll": 8},
+    "apex-dqn": DQN,
+    "impala": {"unroll": 8},
+}
+STEPS = 1500
+
+
+@pytest.fixture(scope="module")
+def one_ray():
+    """Ray takes seconds to start: one for all tests."""
+    import ray
+
+    os.environ["RAY_USAGE_STATS_ENABLED"] = "0"
+    quiet = {"include_dashboard": False, "log_to_driver": False, "logging_level": "ERROR"}
+    ray.init("local", num_cpus=6, _node_ip_address="127.0.0.1", **quiet)
+    yield
+    ray.shutdown()
+
+
+ON_RAY = pytest.param("ray", marks=pytest.mark.xdist_group("ray"))
+
+
+def train(system, runtime, out, **more):
+    settings = {**SMALL, **SYSTEMS[system], "steps": STEPS, "rows": 20, **more}
+    return cavalcade.train(system, "CartPole-v1", runtime=runtime, out=out, display=False, **settings)
+
+
+@pytest.mark.parametrize("runtime", ["inprocess", "process", ON_RAY])
+@pytest.mark.parametrize("system", SYSTEMS)
+def test_a_system_runs_anywhere(system, runtime, tmp_path, request):
+    if runtime == "ray":
+        request.getfixturevalue("one_ray")
+    run = train(system, runtime, tmp_path / "run")
+    rows = run.rows()
+    assert STEPS <= rows[-1]["step"] < STEPS + 2 * 2 and rows[-1]["updates"] > 0, "to a step of all environments"
+    assert [row["evaluation_step"] for row in rows if "evaluation_step" in row][-1] >= STEPS, "the end is judged"
+    assert not (run.path / "faults.jsonl").exists()
+    name, other = ("replay_age", "policy_lag") if "dqn" in system else ("policy_lag", "replay_age")
+    lags = [row[name] for row in rows if name in row]
+    assert not any(other in row for row in rows), "what is replayed has an age, what is drawn once a lag"
+    assert lags and (system != "ppo" or set(lags) == {0.0}), "an on-policy algorithm is exactly on-policy"
+    assert_table_is_whole(run, system)
+    assert load_policy(run.path).version > 0
+    assert_it_goes_on(run)
+
+
+def assert_table_is_whole(run, system):
+    tables = SavedTables(run.path)
+    with tables.open(0) as (table, version):
+        table.check()
+        assert tables.step >= STEPS and version > 0
+        counted = table.limiter
+        assert counted.inserts - counted.deletes == len(table) and counted.samples > 0
+        if "dqn" in system:  # one draw for an update, and perhaps one that waits to be learned from
+            assert counted.samples - DQN["batch"] * version in (0, DQN["batch"])
+
+
+def assert_it_goes_on(run):
+    """With a larger budget, from where it was."""
+    _, step, _ = checkpoint.load_latest(run.checkpoints)
+    updates = run.rows()[-1]["updates"]
+    last = resume(run.path, steps=step + 500, display=False).rows()[-1]
+    assert last["step"] >= step + 500 and last["updates"] > updates
+
+
+@pytest.mark.parametrize("system", ["apex-dqn", "impala"])
+def test_in_one_process_a_run_repeats_itself_bit_for_bit(system, tmp_path):
+    kept = []
+    for name in ("one", "two"):
+        run = train(system, "inprocess", tmp_path / name)
+        arrays = run.checkpoints / f"step-{run.rows()[-1]['step']:09d}" / "arrays.safetensors"
+        rows = [{k: v for k, v in row.items() if "time" not in k and "second" not in k} for row in run.rows()]
+        kept.append((rows, (run.policy / "policy.safetensors").read_bytes(), len(arrays.read_bytes())))
+    assert kept[0] == kept[1] and len(kept[0][0]) > 10
