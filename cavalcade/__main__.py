@@ -13,8 +13,8 @@ from cavalcade import __version__
 from cavalcade.config import described, setting
 from cavalcade.errors import UserError, nearest
 from cavalcade.options import HELP, environment_options, given, help_lines, parse, positionals
-from cavalcade.programs.program import ProgramFailed
-from cavalcade.records.figures import score
+from cavalcade.programs import ProgramFailed
+from cavalcade.records import score
 
 USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, run and trust
 
@@ -80,11 +80,9 @@ def train(arguments: list[str]) -> None:
             print(USAGE)
             return None
         raise UserError(TRAIN_WHAT)
-    from cavalcade.experiment import systems
-    from cavalcade.experiment.experiment import ALGORITHMS
-    from cavalcade.experiment.run_settings import Settings
+    from cavalcade.experiment import ALGORITHMS, Settings, find
 
-    kind = ALGORITHMS[systems.find(words[0]).algorithm]
+    kind = ALGORITHMS[find(words[0]).algorithm]
     options, rest = environment_options(arguments[len(words) :])
     if wants_help:
         return _help_for_training(words, options, rest)
@@ -113,9 +111,7 @@ class Train:
 
 def _help_for_training(words: list[str], options: dict, rest: list[str]) -> None:
     """Every setting by group, with its value for this environment and where that comes from; or one group."""
-    from cavalcade.experiment.experiment import ALGORITHMS, chosen, has_images, probe
-    from cavalcade.experiment.run_settings import GROUPS, Settings
-    from cavalcade.experiment.systems import find
+    from cavalcade.experiment import ALGORITHMS, GROUPS, Settings, chosen, find, has_images, probe
 
     wanted = [word for word in rest if not word.startswith("-")]
     for word in wanted[:1]:
@@ -241,7 +237,7 @@ def plot(arguments: list[str]) -> None:
 
     paths, rest = positionals(arguments, 0, "plot RUN... [--out FILE.png] [--by step|time]")
     chosen = parse(Plot, rest, "plot RUN...")
-    from cavalcade.records.plotting import draw_runs
+    from cavalcade.records import draw_runs
 
     draw_runs([Path(path) for path in paths], chosen.out, chosen.by, chosen.metric, chosen.label)
     print(f"drawn in {chosen.out}")
@@ -297,7 +293,7 @@ def graph(arguments: list[str]) -> None:
         raise UserError("Usage: cavalcade graph SYSTEM [ENV] [--actors N]")
     chosen = parse(Graph, arguments[len(words) :], "graph SYSTEM [ENV]")
     system, environment = (*words, "CartPole-v1")[:2]
-    from cavalcade.experiment.experiment import Experiment, Settings
+    from cavalcade.experiment import Experiment, Settings
 
     settings = Settings(**_as_dict(chosen))
     print(Experiment.create(system, environment, settings, {}).program().graph())
@@ -309,11 +305,11 @@ def list_systems(arguments: list[str]) -> None:
         matrix: bool = setting(False, "which algorithm runs under which row of acting, experience and updates")
 
     if parse(Systems, arguments, "systems").matrix:
-        from cavalcade.experiment.matrix import table
+        from cavalcade.experiment import table
 
         print("\n".join(table()))
         return
-    from cavalcade.experiment.systems import SYSTEMS
+    from cavalcade.experiment import SYSTEMS
 
     for name, system in SYSTEMS.items():
         print(f"{name:<12} {system.algorithm} under {system.architecture}: {system.about}\n{'':<12} {system.paper}")

@@ -14,7 +14,7 @@ def loaded_after(code: str) -> set[str]:
 
 def test_import_loads_no_framework():
     assert loaded_after("import cavalcade") == set()
-    assert loaded_after("import cavalcade.experiment, cavalcade.trained, cavalcade.training") == set()
+    assert loaded_after("import cavalcade.experiment, cavalcade.runs.trained, cavalcade.runs.training") == set()
 
 
 def test_the_check_sees_a_framework():

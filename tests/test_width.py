@@ -14,7 +14,7 @@ import pytest
 from cavalcade import backends
 from cavalcade.algorithms.contract import Acted, Algorithm, Loss, Target
 from cavalcade.config import setting
-from cavalcade.experience.declared import Experience, NStep, Queue, Replay, Unroll
+from cavalcade.experience import Experience, NStep, Queue, Replay, Unroll
 from cavalcade.experiment import experiment, systems
 from cavalcade.experiment.experiment import Experiment
 from cavalcade.experiment.run_settings import Settings

@@ -1,0 +1,26 @@
+"""Acting: a policy for many environments, beside them (`EnvLoop`) or in one place for all (`CentralActor`, whose
+workers are `EnvWorker`), and judging it (`Evaluator`)."""
+
+from cavalcade.acting.central import CentralActor
+from cavalcade.acting.env_loop import EnvLoop
+from cavalcade.acting.env_worker import EnvWorker
+from cavalcade.acting.evaluation import STREAM, Evaluator, Progress, environments, noise_of, play_episodes, summary
+from cavalcade.acting.policy import Policy, check_same_spaces, folder_of, intact, read
+
+__all__ = [
+    "STREAM",
+    "CentralActor",
+    "EnvLoop",
+    "EnvWorker",
+    "Evaluator",
+    "Policy",
+    "Progress",
+    "check_same_spaces",
+    "environments",
+    "folder_of",
+    "intact",
+    "noise_of",
+    "play_episodes",
+    "read",
+    "summary",
+]

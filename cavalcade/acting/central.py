@@ -17,13 +17,13 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.acting.env_loop import Seat
 from cavalcade.acting.guests import Guest, Portion
 from cavalcade.acting.policy import Policy
 from cavalcade.acting.requests import Heard, RequestLayout
-from cavalcade.experience.declared import Experience
-from cavalcade.programs.stopwatch import Stopwatch
-from cavalcade.transport.exchange import Client, Desk, Exchange, ServedDesk
+from cavalcade.acting.seat import Seat
+from cavalcade.experience import Experience
+from cavalcade.programs import Stopwatch
+from cavalcade.transport import Client, Desk, Exchange, ServedDesk
 
 BY_PATIENCE = attrgetter("since", "turn")  # who waits longest comes first
 COMPILED_FOR_A_SHAPE = ("jax",)  # backends that take seconds for every new batch size
@@ -82,7 +82,7 @@ class CentralActor:
         number = int(desk.name.rpartition("/")[2])
         sink, book = self.sinks[number % len(self.sinks)], self.books[number % len(self.sinks)]
         portion = Portion(sink, book, lambda: self._rows_for_all(sink))
-        guest = Guest(desk, Seat(self.experience, self.policy.model, portion, self.envs, number), portion)
+        guest = Guest(desk, Seat(self.experience, self.policy, portion, self.envs, number), portion)
         guest.away = self.moving
         self.guests.append(guest)
         self.parts.append(slice(len(self.parts) * self.envs, len(self.guests) * self.envs))

@@ -12,12 +12,12 @@ import numpy as np
 from cavalcade import tree
 from cavalcade.acting.env_loop import actor_rng, said
 from cavalcade.acting.requests import FLAGS, RequestLayout
-from cavalcade.algorithms.contract import Algorithm, Clock
-from cavalcade.envs.vector import Environments
-from cavalcade.programs.stopwatch import Stopwatch
+from cavalcade.algorithms import Algorithm, Clock
+from cavalcade.envs import Environments
+from cavalcade.programs import Stopwatch
 from cavalcade.specs import EnvSpec
 from cavalcade.step import Step
-from cavalcade.transport.exchange import Client
+from cavalcade.transport import Client
 from cavalcade.tree import Tree
 
 

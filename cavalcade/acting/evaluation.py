@@ -7,9 +7,9 @@ import numpy as np
 
 from cavalcade import envs
 from cavalcade.acting.policy import Policy, check_same_spaces
-from cavalcade.algorithms.contract import Clock
+from cavalcade.algorithms import Clock
 from cavalcade.envs import Environments
-from cavalcade.programs.stopwatch import Stopwatch
+from cavalcade.programs import Stopwatch
 from cavalcade.tree import Tree
 
 STREAM = 1_000_000  # actor number of the evaluation seeds, far from any training actor's

@@ -14,8 +14,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade.acting.policy import Policy
-from cavalcade.envs.encoding import ActionDecoder
-from cavalcade.envs.spaces import action_space
+from cavalcade.envs import ActionDecoder, action_space
 from cavalcade.errors import UserError
 from cavalcade.specs import MASK, Leaf
 from cavalcade.tree import Tree

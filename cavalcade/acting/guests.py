@@ -6,9 +6,9 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.acting.env_loop import Seat
 from cavalcade.acting.requests import ENDED, LEAVES, RUN, STEPPED, Heard, RequestLayout, Told
-from cavalcade.transport.exchange import Desk
+from cavalcade.acting.seat import Seat
+from cavalcade.transport import Desk
 
 DONE = ("obs", "action", "extras", "carry")  # what a seat is told of a step
 

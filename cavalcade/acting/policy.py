@@ -18,13 +18,13 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file, save
 
 from cavalcade import tree
-from cavalcade.algorithms.contract import Algorithm
+from cavalcade.algorithms import Algorithm
 from cavalcade.backends import Backend
 from cavalcade.backends.numpy_backend import acting as numpy_namespace
-from cavalcade.checkpoints.disk import write_atomically
+from cavalcade.checkpoints import write_atomically
 from cavalcade.errors import UserError
-from cavalcade.networks.model import Model, forward_of
-from cavalcade.records.folder import write_failure
+from cavalcade.networks import Model, forward_of
+from cavalcade.records import write_failure
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout, Tree
 

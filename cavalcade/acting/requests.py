@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.algorithms.contract import Algorithm, Clock
+from cavalcade.algorithms import Algorithm, Clock
 from cavalcade.specs import EnvSpec
 from cavalcade.step import Step
 from cavalcade.tree import Tree

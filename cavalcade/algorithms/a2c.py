@@ -10,7 +10,7 @@ from typing import Any
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
 from cavalcade.algorithms.contract import Forward, Loss
 from cavalcade.config import setting
-from cavalcade.experience.declared import Experience, Queue, Unroll
+from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.ops.losses import explained_variance, weighted_mean
 from cavalcade.ops.returns import gae
 from cavalcade.specs import EnvSpec

@@ -8,11 +8,8 @@ import numpy as np
 
 from cavalcade.algorithms.contract import Acted, Algorithm, Clock, Forward
 from cavalcade.config import setting
-from cavalcade.experience.declared import Experience, Queue, Unroll
-from cavalcade.networks.activations import ACTIVATIONS
-from cavalcade.networks.layers import Network, linear
-from cavalcade.networks.model import Model, build
-from cavalcade.networks.torso import CONVOLUTIONS, Torso, gaussian
+from cavalcade.experience import Experience, Queue, Unroll
+from cavalcade.networks import ACTIVATIONS, CONVOLUTIONS, Model, Network, Torso, build, gaussian, linear
 from cavalcade.ops import distributions
 from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser

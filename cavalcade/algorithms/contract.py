@@ -12,9 +12,8 @@ from typing import Any, ClassVar, NamedTuple, Protocol
 import numpy as np
 
 from cavalcade.config import Config
-from cavalcade.experience.declared import Experience
-from cavalcade.networks.layers import Network
-from cavalcade.networks.model import Model
+from cavalcade.experience import Experience
+from cavalcade.networks import Model, Network
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree
@@ -106,6 +105,11 @@ class Algorithm(Config):
         """Whether rewards are learned in units of the deviation of their discounted sums."""
         return False
 
+    @property
+    def adds_gradients(self) -> bool:
+        """Whether the gradients of learners that update together are added up instead of averaged."""
+        return False
+
     def target(self) -> Target | None:
         """Whether there is a second set of params, and how it follows."""
         return None
@@ -129,6 +133,12 @@ class Algorithm(Config):
         self, xp: Any, spec: EnvSpec, forward: Forward, obs: Tree, carry: Tree, first: Any, noise: Tree | None
     ) -> Acted:
         """Without noise, the action to be judged by."""
+        raise NotImplementedError
+
+    def priority(self, items: Tree) -> np.ndarray:
+        """[N], by which items are drawn before they were learned from the first time; for items that say `judged`.
+        Beside what a table has of them, `extras` and `next_extras` are what `act` gave with the observations with
+        which they begin and end."""
         raise NotImplementedError
 
     # --- learning -----------------------------------------------------------------------------------------------------

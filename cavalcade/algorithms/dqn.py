@@ -15,11 +15,8 @@ import numpy as np
 from cavalcade.algorithms.contract import Acted, Algorithm, Clock, Forward, Loss, Target
 from cavalcade.config import setting
 from cavalcade.errors import UserError, require_at_least
-from cavalcade.experience.declared import SMALLEST_PRIORITY, Experience, NStep, Replay
-from cavalcade.networks.activations import ACTIVATIONS
-from cavalcade.networks.layers import Network, linear
-from cavalcade.networks.model import Model, build
-from cavalcade.networks.torso import CONVOLUTIONS, Torso, dueling
+from cavalcade.experience import SMALLEST_PRIORITY, Experience, NStep, Replay
+from cavalcade.networks import ACTIVATIONS, CONVOLUTIONS, Model, Network, Torso, build, dueling, linear
 from cavalcade.ops.losses import huber
 from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser
@@ -162,6 +159,11 @@ class DQN(Algorithm):
         action = xp.where(noise["explore"], random, best)
         judged = {"q_taken": xp.pick(q, action), "q_best": xp.max(q, axis=-1)} if self.actor_priorities else {}
         return Acted(action, judged, carry)
+
+    def priority(self, items: Tree) -> np.ndarray:
+        """|R_n + discount * max_a q(s', a) - q(s, a)|, from the values that acting saw (Horgan 2018)."""
+        after, taken = items["next_extras"]["q_best"], items["extras"]["q_taken"]
+        return np.abs(items["reward"] + items["discount"] * after - taken) + SMALLEST_PRIORITY
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
         return np.arange(items).reshape(self.updates_per_draw, -1)  # drawn at random already

@@ -15,7 +15,7 @@ from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of,
 from cavalcade.algorithms.contract import Forward, Loss
 from cavalcade.config import setting
 from cavalcade.errors import require_at_least
-from cavalcade.experience.declared import Experience, Queue, Unroll
+from cavalcade.experience import Experience, Queue, Unroll
 from cavalcade.ops.losses import explained_variance, weighted_mean
 from cavalcade.ops.returns import clipped_ratio, gae, vtrace
 from cavalcade.specs import EnvSpec
@@ -68,6 +68,10 @@ class Impala(ActorCritic):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, replay_size=self.batch)
+
+    @property
+    def adds_gradients(self) -> bool:
+        return self.summed
 
     def experience(self) -> Experience:
         queue = Queue(self.queue_batches, self.max_policy_lag, self.replay_share, self.replay_size)

@@ -5,9 +5,8 @@ server takes the gradients (--updates parameter-server).
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly.parts import Parts
-from cavalcade.assembly.row import Row
-from cavalcade.programs.program import Program
+from cavalcade.assembly import Parts, Row
+from cavalcade.programs import Program
 
 ROW = Row(experience="bundled", updates="hogwild", together=True)
 

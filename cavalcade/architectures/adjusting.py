@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from cavalcade.transport.memory import SharedWords, Signpost, WordsAddress
+from cavalcade.transport import SharedWords, Signpost, WordsAddress
 
 NAMES = ("predictors", "trainers", "agents")
 Numbers = tuple[int, int, int]

@@ -7,16 +7,14 @@ many draws the oldest of what is too much goes.
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly.parts import Parts
-from cavalcade.assembly.row import Row
+from cavalcade.assembly import Parts, Row
 from cavalcade.errors import UserError
-from cavalcade.experience.declared import Replay
-from cavalcade.programs.program import Program
+from cavalcade.programs import Program
 
 ROW = Row()
 
 
 def apex(x: Parts) -> Program:
-    if not isinstance(x.experience.store, Replay):
+    if x.experience.store.drawn_once:
         raise UserError("The architecture apex replays experience, but this algorithm draws it once; use impala.")
     return build("apex", x)

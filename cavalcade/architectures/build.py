@@ -2,16 +2,14 @@
 
 from typing import Any
 
-from cavalcade.acting.central import CentralActor
-from cavalcade.acting.env_loop import EnvLoop
-from cavalcade.acting.env_worker import EnvWorker
+from cavalcade.acting import CentralActor, EnvLoop, EnvWorker
 from cavalcade.architectures.partners import add_partners, add_valves, recipe
 from cavalcade.architectures.tables import add_draws, add_table, add_tables
-from cavalcade.assembly.parts import Parts
+from cavalcade.assembly import Parts
 from cavalcade.errors import UserError
-from cavalcade.learning.loop import LearnerLoop
+from cavalcade.learning import LearnerLoop
 from cavalcade.learning.updates import Recipe
-from cavalcade.programs.program import Handle, Placement, Program
+from cavalcade.programs import Handle, Placement, Program
 
 MOST, PATIENCE = 64, 2e-3  # workers that central acting answers together, and seconds that one may wait for others
 
@@ -61,7 +59,8 @@ def add_learner(
     program: Program, x: Parts, source: Handle, updates: Recipe, partners: list[Handle], **more: Any
 ) -> Handle:
     """A learner that draws from `source`; if it fails, all goes on from the last checkpoint."""
-    about: dict[str, Any] = {"importance": x.importance, "max_lag": x.max_lag, "prefetch": x.prefetch}
+    store = x.experience.store
+    about: dict[str, Any] = {"importance": store.correction, "max_lag": store.max_lag, "prefetch": x.prefetch}
     about |= {"updates": updates, "partners": partners, **more}
     placement = Placement(gpus=1.0 if x.learner_device.startswith("cuda") else 0.0, imports=x.learner_imports)
     return program.add("learner", LearnerLoop, x.learner, source, x.experience.batch, **about, placement=placement)

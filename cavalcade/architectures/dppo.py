@@ -4,9 +4,8 @@ The slowest may be left out: W - D of W gradients suffice (--stragglers D).
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly.parts import Parts
-from cavalcade.assembly.row import Row
-from cavalcade.programs.program import Program
+from cavalcade.assembly import Parts, Row
+from cavalcade.programs import Program
 
 ROW = Row(experience="bundled", updates="allreduce", together=True)
 

@@ -7,9 +7,8 @@ algorithm adds a small number inside the logarithm of the policy.
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly.parts import Parts
-from cavalcade.assembly.row import Row
-from cavalcade.programs.program import Program
+from cavalcade.assembly import Parts, Row
+from cavalcade.programs import Program
 
 ROW = Row(acting="central", updates="hogwild", learners=2, predictors=2)
 

@@ -5,16 +5,14 @@ one table and all learners draw from it (--experience shared).
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly.parts import Parts
-from cavalcade.assembly.row import Row
+from cavalcade.assembly import Parts, Row
 from cavalcade.errors import UserError
-from cavalcade.experience.declared import Replay
-from cavalcade.programs.program import Program
+from cavalcade.programs import Program
 
 ROW = Row(experience="bundled", updates="parameter-server", servers=2, together=True)
 
 
 def gorila(x: Parts) -> Program:
-    if not isinstance(x.experience.store, Replay):
+    if x.experience.store.drawn_once:
         raise UserError("The architecture gorila replays experience, but this algorithm draws it once; use a3c.")
     return build("gorila", x)

@@ -7,11 +7,9 @@ replay beside it, and a share of each batch is drawn from there.
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly.parts import Parts
-from cavalcade.assembly.row import Row
+from cavalcade.assembly import Parts, Row
 from cavalcade.errors import UserError
-from cavalcade.experience.declared import Queue
-from cavalcade.programs.program import Program
+from cavalcade.programs import Program
 
 ROW = Row()
 
@@ -22,7 +20,7 @@ def impala(x: Parts) -> Program:
 
 
 def require_unrolls(x: Parts, name: str) -> None:
-    if x.lock_step or not isinstance(x.experience.store, Queue):
+    if x.lock_step or not x.experience.store.drawn_once:
         raise UserError(
             f"The architecture {name} draws unrolls once, a little after their policy has changed; this algorithm "
             "replays transitions, or bears no such lag: use it with the architecture sync."

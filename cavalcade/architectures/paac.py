@@ -1,9 +1,8 @@
 """PAAC: lock step with one policy for all environment workers (Clemente 2017; batched A2C in Espeholt 2018)."""
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly.parts import Parts
-from cavalcade.assembly.row import Row
-from cavalcade.programs.program import Program
+from cavalcade.assembly import Parts, Row
+from cavalcade.programs import Program
 
 ROW = Row(acting="central")
 

@@ -1,13 +1,13 @@
 """What learners have beside them: with whom they make their updates, and who says how many of them are active."""
 
 from cavalcade.architectures.adjusting import Adjuster
-from cavalcade.assembly.parts import Parts
+from cavalcade.assembly import Parts
 from cavalcade.errors import UserError
 from cavalcade.learning.updates import Alone, Recipe
 from cavalcade.learning.updates.allreduce import ByAllReduce, Meeting
 from cavalcade.learning.updates.hogwild import SharedParams, Unlocked
 from cavalcade.learning.updates.parameter_server import ByServers, Shard
-from cavalcade.programs.program import Handle, Placement, Program
+from cavalcade.programs import Handle, Placement, Program
 
 
 def add_valves(program: Program, x: Parts, table: Handle) -> dict[str, Handle]:
@@ -15,12 +15,11 @@ def add_valves(program: Program, x: Parts, table: Handle) -> dict[str, Handle]:
     row = x.row
     if not row.adjust_every:
         return {}
-    most, item = (row.predictors or row.learners, row.learners, x.actors), x.experience.item
+    most = (row.predictors or row.learners, row.learners, x.actors)
     if most == (1, 1, 1):
         raise UserError("--adjust-every has nothing to adjust: give more --actors, --learners or --predictors.")
-    return {
-        "valves": program.add("adjuster", Adjuster, table, getattr(item, "length", 1), most, row.adjust_every, x.seed)
-    }
+    steps = x.experience.item.steps
+    return {"valves": program.add("adjuster", Adjuster, table, steps, most, row.adjust_every, x.seed)}
 
 
 def add_partners(program: Program, x: Parts) -> list[Handle]:
@@ -39,5 +38,5 @@ def recipe(x: Parts, k: int) -> Recipe:
     if x.row.updates == "parameter-server":
         return ByServers(name)
     if x.row.updates == "allreduce":
-        return ByAllReduce(name, getattr(x.algorithm, "summed", False))
+        return ByAllReduce(name, x.algorithm.adds_gradients)
     return Unlocked(x.row.experience != "bundled") if x.row.updates == "hogwild" else Alone()

@@ -4,9 +4,8 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.assembly.parts import Parts
-from cavalcade.table import Limiter, Table
-from cavalcade.table.mixture import Mixture
+from cavalcade.assembly import Parts
+from cavalcade.table import Limiter, Mixture, Table
 
 
 class QueueBesideReplay(Table):
@@ -14,10 +13,10 @@ class QueueBesideReplay(Table):
     takes whatever the queue has taken."""
 
     def __init__(self, x: Parts):
-        where, size = x.allocate(), x.plan.queue_size
+        where, size = x.allocate(), x.plan.sizes.queue
         super().__init__(x.signature, size, "fifo", limiter=Limiter.queue(size), max_times_sampled=1, **where)
         self.replay = Table.uniform(
-            x.signature, x.plan.replay_size, Limiter.at_least(x.experience.batch), seed=x.seed, **where
+            x.signature, x.plan.sizes.replay, Limiter.at_least(x.experience.batch), seed=x.seed, **where
         )
 
     def insert(self, *given: Any, **named: Any) -> bool:

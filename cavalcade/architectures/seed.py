@@ -6,9 +6,8 @@ recurrent state and builds the unrolls. Parameters never travel.
 
 from cavalcade.architectures.build import build
 from cavalcade.architectures.impala import require_unrolls
-from cavalcade.assembly.parts import Parts
-from cavalcade.assembly.row import Row
-from cavalcade.programs.program import Program
+from cavalcade.assembly import Parts, Row
+from cavalcade.programs import Program
 
 ROW = Row(acting="central")
 

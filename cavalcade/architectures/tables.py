@@ -1,17 +1,16 @@
 """Where experience waits: the tables of a row, and what learners in other processes draw from them through."""
 
 from cavalcade.architectures.queues import QueueBesideReplay, mixture
-from cavalcade.assembly.parts import Parts
+from cavalcade.assembly import Parts
 from cavalcade.errors import UserError
-from cavalcade.experience.declared import Queue
-from cavalcade.programs.program import Handle, Program
-from cavalcade.table.drawer import Drawer, Draws, QueueDraws
+from cavalcade.programs import Handle, Program
+from cavalcade.table import Drawer, Draws, QueueDraws
 
 
 def add_table(program: Program, x: Parts) -> tuple[Handle, Handle]:
     """Where actors write, and where learners draw."""
     store = x.experience.store
-    if not isinstance(store, Queue) or not store.replay_share:
+    if not (store.drawn_once and store.replay_share):
         table = program.add("table", x.table)
         return table, table
     table = program.add("table", QueueBesideReplay, x)
@@ -40,7 +39,7 @@ def add_draws(program: Program, x: Parts, drawers: list[Handle], learner: int) -
     name = f"draws/{learner}" if learner else "draws"
     if x.row.experience == "shared":
         return program.add("draws", Draws, drawers, name, [x.of_one_learner.experience.batch])
-    if isinstance(x.experience.store, Queue) and not x.lock_step:
+    if x.experience.store.drawn_once and not x.lock_step:
         return program.add("draws", QueueDraws, drawers, name)
     return program.add("draws", Draws, drawers, name, _quotas(x) if x.lock_step else [], (x.seed, 4, learner))
 
@@ -52,7 +51,7 @@ def _quotas(x: Parts) -> list[int]:
 
 def _refuse_what_cannot_be_divided(x: Parts) -> None:
     store, shards, batch = x.experience.store, x.row.shards, x.experience.batch
-    if shards and isinstance(store, Queue) and store.replay_share:
+    if shards and store.drawn_once and store.replay_share:
         raise UserError(
             f"--experience shards are tables of one kind, but --replay-share {store.replay_share:g} draws from a queue "
             "and a replay beside it: use --experience shared."

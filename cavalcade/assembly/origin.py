@@ -9,11 +9,11 @@ from pathlib import Path
 
 import numpy as np
 
-from cavalcade.acting.policy import check_same_spaces, folder_of, intact, read
-from cavalcade.algorithms.contract import Algorithm
+from cavalcade.acting import check_same_spaces, folder_of, intact, read
+from cavalcade.algorithms import Algorithm
 from cavalcade.errors import UserError
-from cavalcade.learning.reward_scaling import REWARD
-from cavalcade.networks.model import Model
+from cavalcade.learning import REWARD
+from cavalcade.networks import Model
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout, Tree, named
 

@@ -7,28 +7,24 @@ and how they are wired; it never learns which algorithm or backend is inside.
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from functools import cached_property
-from math import ceil
 from typing import Any
 
 import numpy as np
 
 from cavalcade import backends, envs
-from cavalcade.acting.policy import Policy
-from cavalcade.algorithms.contract import Algorithm
+from cavalcade.acting import Policy
+from cavalcade.algorithms import Algorithm
 from cavalcade.assembly.origin import Origin
 from cavalcade.assembly.row import SYNC, Row
 from cavalcade.assembly.table_plan import TablePlan
-from cavalcade.envs import carried
-from cavalcade.envs.vector import Environments, stream_seed
+from cavalcade.envs import Environments, carried, stream_seed
 from cavalcade.errors import UserError
-from cavalcade.experience import adders
-from cavalcade.experience.declared import Experience, Queue, Replay, Unroll
-from cavalcade.learning.learner import Learner
-from cavalcade.networks.layers import Network
-from cavalcade.networks.model import Model
+from cavalcade.experience import Experience
+from cavalcade.learning import Learner
+from cavalcade.networks import Model, Network
 from cavalcade.specs import EnvSpec
-from cavalcade.table import Limiter, Rows, Signature, Table, prioritised
-from cavalcade.transport.memory import Memory, require
+from cavalcade.table import Rows, Signature, Table
+from cavalcade.transport import Memory, require
 from cavalcade.tree import take
 
 
@@ -74,20 +70,14 @@ class Parts:
         return replace(self, origin=None)
 
     def of_shard(self, shard: int) -> "Parts":
-        """With a shard's actors, and their share of what may wait. The batch of a replay stays whole, because all of
-        a draw may fall to one shard."""
+        """With a shard's actors, and their share of what may wait."""
         whole, actors = self.experience, len(range(shard, self.actors, self.row.shards))
         if not actors:
             raise UserError(
                 f"--shards {self.row.shards} and --actors {self.actors} contradict each other: a shard to which no "
                 "actor writes would stay empty."
             )
-        store, batch = whole.store, whole.batch
-        if isinstance(store, Replay):
-            size, start = (ceil(items * actors / self.actors) for items in (store.size, store.start))
-            store = replace(store, size=size, start=start)
-        else:
-            batch = ceil(batch * actors / self.actors)
+        store, batch = whole.store.dealt(actors, self.actors, whole.batch)
         part = replace(whole, store=store, batch=batch)
         return replace(self, actors=actors, part=part, seed=stream_seed(self.seed, 3, shard))
 
@@ -111,25 +101,11 @@ class Parts:
         return replace(declared, batch=declared.batch or self.envs * self.actors)
 
     @property
-    def importance(self) -> float | None:
-        """For the learner: the exponent of importance weights, or None where draws are not prioritised."""
-        store = self.experience.store
-        return store.importance if isinstance(store, Replay) and store.exponent else None
-
-    @property
-    def max_lag(self) -> int:
-        """For the learner: updates after which what is drawn counts for nothing; 0 bears any lag."""
-        store = self.experience.store
-        return store.max_lag if isinstance(store, Queue) else 0
-
-    @property
     def prefetch(self) -> bool:
         """For the learner: whether a batch may be drawn while the one before it is learned. A draw makes room, and
         actors would act on it with parameters that are about to change: not in lock step, nor where one process makes
         runs that can be repeated."""
-        store = self.experience.store
-        slack = store.tolerance > 0 if isinstance(store, Replay) else store.batches > 1
-        return self.writers != "here" and slack and not self.lock_step
+        return self.writers != "here" and self.experience.store.ahead and not self.lock_step
 
     @property
     def learner_device(self) -> str:
@@ -166,48 +142,25 @@ class Parts:
 
     def learner(self) -> Learner:
         backend = backends.load(self.backend, self.threads, self.learner_device)
-        updates = max(1, self.algorithm.updates(self._steps_and_cuts, self.envs * self.actors))
+        places = self.experience.item.places(self.steps, self.spec.time_limit)
+        updates = max(1, self.algorithm.updates(places, self.envs * self.actors))
         made = Learner(self.algorithm, self.model, backend, self.algorithm.optimiser(updates), self.seed)
         if self.origin is not None:
             made.begin_with(self.origin.params, self.origin.statistics)
         return made
 
-    @property
-    def _steps_and_cuts(self) -> int:
-        """What fills the unrolls of the run: its environment steps and, where the time limit is shorter than an unroll,
-        the final observations of episodes, each of which takes a row."""
-        item, limit = self.experience.item, self.spec.time_limit
-        shorter = isinstance(item, Unroll) and 0 < limit < item.length
-        return self.steps + self.steps // limit if shorter else self.steps
-
     def table(self) -> Table:
-        """The table that the experience asks for. Where it asks for no slack there is as little as batches allow, and
-        acting and learning go in lock step."""
-        store = self.experience.store
-        if not isinstance(store, Replay):
-            return Table.queue(self.signature, self.plan.queue_size, **self.allocate())
-        limiter = Limiter.ratio(store.samples_per_insert, store.start, self.plan.slack)
-        sampler = prioritised(store.exponent) if store.exponent else "uniform"
-        return Table(
-            self.signature,
-            store.size,
-            sampler,
-            limiter=limiter,
-            overflow=self.plan.replay_size - store.size,
-            trim_every=store.trim_every,
-            seed=self.seed,
-            **self.allocate(),
-        )
+        return self.experience.store.table(self.signature, self.plan.sizes, self.seed, **self.allocate())
 
     @cached_property
     def signature(self) -> Signature:
         carry = take(self.model.carry(1), 0) if self.model.recurrent else {}
-        return adders.signature(self.experience.item, self.spec, carry, self.algorithm.extras(self.spec))
+        return self.experience.item.signature(self.spec, carry, self.algorithm.extras(self.spec))
 
     @property
     def storage_kind(self) -> str:
         """What is drawn once is small and lies in memory."""
-        return self.storage if self.plan.replay_size else "memory"
+        return self.storage if self.plan.sizes.replay else "memory"
 
     @cached_property
     def plan(self) -> TablePlan:
@@ -229,7 +182,7 @@ class Parts:
             )
         if self.storage_kind != "compressed":
             kind = "shared" if self.writers == "beside" else self.storage_kind
-            require(self.table_bytes, self.plan.queue_size + self.plan.replay_size, kind)
+            require(self.table_bytes, self.plan.items, kind)
 
     def allocate(self) -> dict[str, Any]:
         """Where the items and their rows lie, as tables want to be told."""

@@ -6,13 +6,12 @@ writer elsewhere, which is granted its rows beforehand, whether it uses them or 
 """
 
 from dataclasses import dataclass
-from math import ceil, gcd
+from functools import cached_property
+from math import ceil
 
 from cavalcade.assembly.row import Row
-from cavalcade.experience import adders
-from cavalcade.experience.declared import Experience, NStep, Replay, Unroll
-from cavalcade.table import Signature
-from cavalcade.table.table import POSTED
+from cavalcade.experience import Experience, Sizes
+from cavalcade.table import POSTED, Signature
 
 
 @dataclass(frozen=True)
@@ -42,57 +41,31 @@ class TablePlan:
 
     # --- items --------------------------------------------------------------------------------------------------------
 
-    @property
-    def queue_size(self) -> int:
-        """Items that may wait to be drawn once: the batches asked for, and as long as less than a batch is there, room
-        for what an actor sends at once."""
-        batch, store = self.experience.batch, self.experience.store
-        if isinstance(store, Replay):
-            return 0
-        unit = 1 if store.replay_share else gcd(batch, self.envs)  # what waits is a multiple of it
-        return max(store.batches * batch, batch - unit + self.envs)
+    @cached_property
+    def sizes(self) -> Sizes:
+        return self.experience.store.plan(self.experience.batch, self.envs, self.actors, self.at_once)
 
     @property
-    def replay_size(self) -> int:
-        """Items that may be there to be drawn again, with what comes in between two removals."""
-        store = self.experience.store
-        if not isinstance(store, Replay):
-            return store.replay_size if store.replay_share else 0
-        if not store.trim_every:
-            return store.size
-        drawn = store.trim_every * self.experience.batch + 2 * self.slack
-        return store.size + ceil(drawn / store.samples_per_insert) + self.actors * self.at_once
+    def items(self) -> int:
+        return self.sizes.queue + self.sizes.replay
 
     @property
     def at_once(self) -> int:
-        """Items that an actor may send together: of an environment all n steps before an end, or two unrolls that
-        overlap; and what it has gathered before."""
-        item = self.experience.item
-        of_each = item.n if isinstance(item, NStep) else 2 if isinstance(item, Unroll) and item.period else 1
-        return self.envs * of_each + self.experience.flush - 1
-
-    @property
-    def slack(self) -> float:
-        """Draws of a replay by which learning may be ahead or behind: what is asked for, and at least what comes in one
-        piece."""
-        store = self.experience.store
-        assert isinstance(store, Replay)
-        ratio = store.samples_per_insert
-        return max(self.experience.batch, ratio * self.at_once, ratio * store.start * store.tolerance, 1.0)
+        """Items that an actor may send together: all that one step finishes, and what it has gathered before."""
+        return self.envs * self.experience.item.at_once + self.experience.flush - 1
 
     # --- rows ---------------------------------------------------------------------------------------------------------
 
     @property
     def rows(self) -> int:
         item, rows = self.experience.item, self.signature.rows
-        kept = adders.rows_of_items(item, rows, self.queue_size, True)
-        kept += adders.rows_of_items(item, rows, self.replay_size, False)
+        kept = item.rows_needed(rows, self.sizes.queue, True) + item.rows_needed(rows, self.sizes.replay, False)
         return kept + (self.elsewhere * self.writer_rows if self.elsewhere else self._under_way)
 
     @property
     def _under_way(self) -> int:
         patience = self.experience.patience(self.envs)
-        return adders.rows_under_way(self.experience.item, self.signature.rows, self.envs * self.seats, patience)
+        return self.experience.item.rows_under_way(self.signature.rows, self.envs * self.seats, patience)
 
     @property
     def writer_rows(self) -> int:
@@ -104,12 +77,11 @@ class TablePlan:
     def writer_items(self) -> int:
         """Items that may be on their way from a writer elsewhere: all that it may have been promised room for, or be
         sent at once."""
-        return max(POSTED, self.queue_size, self.at_once)
+        return max(POSTED, self.sizes.queue, self.at_once)
 
     @property
     def bytes(self) -> int:
-        items = self.queue_size + self.replay_size
-        return self.rows * self.signature.rows.bytes + items * self.signature.item_bytes
+        return self.rows * self.signature.rows.bytes + self.items * self.signature.item_bytes
 
 
 def _writing(row: Row, actors: int, one_process: bool, shard: bool) -> tuple[int, int]:

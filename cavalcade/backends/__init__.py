@@ -24,6 +24,7 @@ from cavalcade.tree import Layout, Tree
 
 PACKAGES = {"torch": ("torch", "array_api_compat"), "jax": ("jax", "optax"), "numpy": ("autograd",)}  # needed to learn
 NAMES = tuple(PACKAGES)
+__all__ = ["NAMES", "PACKAGES", "Backend", "load", "module_of", "require_device"]
 
 # The part of the array API standard that networks, ops and losses use, under the same names everywhere.
 STANDARD = """

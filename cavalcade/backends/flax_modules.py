@@ -9,7 +9,7 @@ from flax import nnx
 
 from cavalcade import tree
 from cavalcade.errors import UserError
-from cavalcade.networks.layers import Network, Rng
+from cavalcade.networks import Network, Rng
 from cavalcade.specs import EnvSpec
 
 Init = Callable[[Rng], tree.Tree]

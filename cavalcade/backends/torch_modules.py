@@ -9,7 +9,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from cavalcade import tree
 from cavalcade.errors import UserError
-from cavalcade.networks.layers import Network
+from cavalcade.networks import Network
 from cavalcade.specs import EnvSpec
 
 

@@ -15,15 +15,31 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from cavalcade.envs import carried, toy
 from cavalcade.envs.adapter import VectorAdapter
+from cavalcade.envs.encoding import ActionDecoder, random_actions
 from cavalcade.envs.loop import EnvironmentLoop
 from cavalcade.envs.made import again, held, rehearse, require_place
 from cavalcade.envs.names import make_registered, named
-from cavalcade.envs.vector import Environments
+from cavalcade.envs.spaces import action_space
+from cavalcade.envs.vector import Environments, stream_seed
 from cavalcade.errors import UserError
 from cavalcade.failures import EnvironmentFailed
 from cavalcade.step import Episode, Step
 
-__all__ = ["Environments", "Episode", "Step", "again", "held", "make", "named", "require_place"]
+__all__ = [
+    "ActionDecoder",
+    "Environments",
+    "Episode",
+    "Step",
+    "action_space",
+    "again",
+    "carried",
+    "held",
+    "make",
+    "named",
+    "random_actions",
+    "require_place",
+    "stream_seed",
+]
 
 toy.register()
 

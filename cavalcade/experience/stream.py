@@ -12,8 +12,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.errors import UserError
-from cavalcade.table import Table
-from cavalcade.table.rows import ORIGIN, observed
+from cavalcade.table import ORIGIN, Table, observed
 from cavalcade.tree import Tree
 
 WATCHED = 32  # steps in which the claim that observations are stacks of frames is verified

@@ -1,0 +1,23 @@
+"""Experiments: the one place where algorithm, architecture, runtime and backend meet."""
+
+from cavalcade.experiment.experiment import ALGORITHMS, Experiment, adapt, chosen, has_images, probe
+from cavalcade.experiment.matrix import table
+from cavalcade.experiment.run_settings import GROUPS, Settings
+from cavalcade.experiment.systems import SYSTEMS, find
+from cavalcade.experiment.typed_settings import settings, settings_of
+
+__all__ = [
+    "ALGORITHMS",
+    "GROUPS",
+    "SYSTEMS",
+    "Experiment",
+    "Settings",
+    "adapt",
+    "chosen",
+    "find",
+    "has_images",
+    "probe",
+    "settings",
+    "settings_of",
+    "table",
+]

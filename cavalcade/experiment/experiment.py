@@ -15,26 +15,21 @@ from typing import Any
 import numpy as np
 
 from cavalcade import backends, envs
-from cavalcade.acting.evaluation import Evaluator
-from cavalcade.acting.policy import check_same_spaces
+from cavalcade.acting import Evaluator, check_same_spaces
+from cavalcade.algorithms import Algorithm
 from cavalcade.algorithms.a2c import A2C
-from cavalcade.algorithms.contract import Algorithm
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.impala import Impala
 from cavalcade.algorithms.ppo import PPO
 from cavalcade.architectures import a3c, apex, dppo, ga3c, gorila, impala, paac, seed, sync
-from cavalcade.assembly.origin import Origin
-from cavalcade.assembly.parts import Parts
-from cavalcade.assembly.row import Row
+from cavalcade.assembly import Origin, Parts, Row
 from cavalcade.config import described
 from cavalcade.errors import UserError, nearest
 from cavalcade.experiment import systems
 from cavalcade.experiment.run_settings import Settings
-from cavalcade.networks.convolutions import is_image
-from cavalcade.networks.layers import Network
-from cavalcade.networks.model import Model
-from cavalcade.programs.program import Handle, Placement, Program
-from cavalcade.records.folder import environment_of, written
+from cavalcade.networks import Model, Network, is_image
+from cavalcade.programs import Handle, Placement, Program
+from cavalcade.records import environment_of, written
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.runtimes.processes import Processes
 from cavalcade.runtimes.ray import RayRuntime

@@ -2,7 +2,7 @@
 
 from itertools import product
 
-from cavalcade.assembly.row import CHOICES
+from cavalcade.assembly import CHOICES
 from cavalcade.errors import UserError
 from cavalcade.experiment.experiment import ALGORITHMS, Experiment, Settings
 from cavalcade.experiment.systems import SYSTEMS

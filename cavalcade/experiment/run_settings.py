@@ -6,7 +6,7 @@
 from dataclasses import dataclass
 
 from cavalcade import backends
-from cavalcade.assembly.row import CHOICES
+from cavalcade.assembly import CHOICES
 from cavalcade.backends import devices
 from cavalcade.config import Config, setting
 from cavalcade.errors import UserError

@@ -9,11 +9,11 @@ others. The state is a dict: `params` and `target` as one vector each, `optimise
 from typing import Any
 
 from cavalcade import tree
-from cavalcade.algorithms.contract import Algorithm, Loss
+from cavalcade.algorithms import Algorithm, Loss
 from cavalcade.backends import Backend
 from cavalcade.learning import reward_scaling
 from cavalcade.learning.groups import Rule
-from cavalcade.networks.model import Model, forward_of
+from cavalcade.networks import Model, forward_of
 from cavalcade.tree import Layout, Tree
 
 PRIORITY = "priority"  # key of the new priorities of the samples beside the metrics of a loss

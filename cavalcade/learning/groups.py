@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 from cavalcade.backends import Backend
 from cavalcade.errors import UserError
-from cavalcade.networks.model import Model
+from cavalcade.networks import Model
 from cavalcade.optimiser import Group, Optimiser
 from cavalcade.tree import Layout, Tree, map
 

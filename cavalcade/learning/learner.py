@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.algorithms.contract import DRAW, Algorithm
+from cavalcade.algorithms import DRAW, Algorithm
 from cavalcade.backends import Backend
 from cavalcade.errors import UserError
 from cavalcade.learning import groups, reward_scaling
 from cavalcade.learning.computation import Computation
 from cavalcade.learning.groups import Rule
-from cavalcade.networks.model import Model
+from cavalcade.networks import Model
 from cavalcade.optimiser import Optimiser
 from cavalcade.tree import Layout, Tree
 

@@ -8,9 +8,9 @@ import numpy as np
 
 from cavalcade.learning.prefetch import Prefetch
 from cavalcade.learning.updates import ALONE, Means, Recipe, Work
-from cavalcade.programs.stopwatch import Stopwatch
+from cavalcade.programs import Stopwatch
 from cavalcade.table import Sample
-from cavalcade.transport.params import ParamsBroadcast, ParamsService
+from cavalcade.transport import ParamsBroadcast, ParamsService
 from cavalcade.tree import Tree
 
 

@@ -1,0 +1,22 @@
+"""Networks: layers, torsos and heads as pure functions on any backend's arrays, joined into models."""
+
+from cavalcade.networks.activations import ACTIVATIONS
+from cavalcade.networks.convolutions import is_image
+from cavalcade.networks.layers import Network, Rng, linear
+from cavalcade.networks.model import Model, build, forward_of
+from cavalcade.networks.torso import CONVOLUTIONS, Torso, dueling, gaussian
+
+__all__ = [
+    "ACTIVATIONS",
+    "CONVOLUTIONS",
+    "Model",
+    "Network",
+    "Rng",
+    "Torso",
+    "build",
+    "dueling",
+    "forward_of",
+    "gaussian",
+    "is_image",
+    "linear",
+]

@@ -1,0 +1,24 @@
+"""Records: what a run leaves behind in its folder, and how it is drawn and told."""
+
+from cavalcade.records.figures import History, duration, is_number, number, score
+from cavalcade.records.folder import Run, default_path, environment_of, write_failure, written
+from cavalcade.records.metric_names import tagged
+from cavalcade.records.plotting import draw_curve, draw_runs
+from cavalcade.records.recorder import Recorder
+
+__all__ = [
+    "History",
+    "Recorder",
+    "Run",
+    "default_path",
+    "draw_curve",
+    "draw_runs",
+    "duration",
+    "environment_of",
+    "is_number",
+    "number",
+    "score",
+    "tagged",
+    "write_failure",
+    "written",
+]

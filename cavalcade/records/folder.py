@@ -22,7 +22,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.checkpoints.disk import is_disk_full, write_atomically
+from cavalcade.checkpoints import is_disk_full, write_atomically
 from cavalcade.errors import UserError
 from cavalcade.records.figures import number
 

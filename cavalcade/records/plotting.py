@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cavalcade.checkpoints.disk import write_atomically
+from cavalcade.checkpoints import write_atomically
 from cavalcade.errors import UserError, nearest
 from cavalcade.records.comparison import Line, lines
 from cavalcade.records.curves import Curve, Points, bins, evaluations

@@ -9,7 +9,7 @@ from collections import Counter
 from collections.abc import Iterable, Set
 from typing import NamedTuple
 
-from cavalcade.programs.stopwatch import WALL
+from cavalcade.programs import WALL
 
 ALONE = "process"  # the kind of process that holds all nodes
 CORES = "cores"

@@ -16,7 +16,7 @@ from typing import Any
 
 from cavalcade.errors import UserError, nearest
 from cavalcade.failures import Failure
-from cavalcade.records.folder import Run
+from cavalcade.records import Run
 
 STOP = "stop"  # what a hook returns to end the run, with a checkpoint; `resume` goes on from it
 HOOKS = ("on_start", "on_metrics", "on_evaluation", "on_checkpoint", "on_end")

@@ -14,12 +14,11 @@ import gymnasium as gym
 import numpy as np
 
 from cavalcade import envs, tree
-from cavalcade.envs.encoding import random_actions
-from cavalcade.envs.vector import Environments
+from cavalcade.envs import Environments, random_actions
 from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.failures import Failure
-from cavalcade.networks.convolutions import is_image
-from cavalcade.records.figures import number
+from cavalcade.networks import is_image
+from cavalcade.records import number
 from cavalcade.specs import MASK, EnvSpec, Leaf
 
 TRACE = 100  # steps in which two episodes of one seed are compared

@@ -18,8 +18,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from cavalcade.programs.stopwatch import ROLES
-from cavalcade.records.figures import History, duration, is_number, number, score
+from cavalcade.programs import ROLES
+from cavalcade.records import History, duration, is_number, number, score
 from cavalcade.runs.budget import Bottleneck
 from cavalcade.runs.metrics import WINDOW
 

@@ -9,11 +9,9 @@ import numpy as np
 
 from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
-from cavalcade.experiment.experiment import Experiment
-from cavalcade.records.folder import Run
-from cavalcade.table import Table
-from cavalcade.table.rows import ORIGIN
-from cavalcade.table.store import NEXT
+from cavalcade.experiment import Experiment
+from cavalcade.records import Run
+from cavalcade.table import NEXT, ORIGIN, Table
 from cavalcade.tree import named
 
 BARS = 10  # of a histogram

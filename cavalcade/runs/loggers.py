@@ -15,10 +15,9 @@ import re
 import time
 from typing import Any
 
-from cavalcade.checkpoints.disk import write_atomically
+from cavalcade.checkpoints import write_atomically
 from cavalcade.errors import UserError, nearest
-from cavalcade.records.folder import Run
-from cavalcade.records.metric_names import tagged
+from cavalcade.records import Run, tagged
 from cavalcade.runs.callbacks import Callback, Evaluation
 
 BEST, ENDED = "best_evaluation", "ended"  # in the summary

@@ -7,11 +7,10 @@ import json
 from pathlib import Path
 from typing import Any
 
-from cavalcade.checkpoints.disk import write_atomically
+from cavalcade.checkpoints import write_atomically
 from cavalcade.errors import UserError
-from cavalcade.programs.stopwatch import ROLES
-from cavalcade.records.figures import number
-from cavalcade.records.folder import Run, write_failure
+from cavalcade.programs import ROLES
+from cavalcade.records import Run, number, write_failure
 from cavalcade.runs.budget import Bottleneck, Budget
 from cavalcade.runs.metrics import Metrics
 

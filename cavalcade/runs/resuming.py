@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.acting.policy import check_same_spaces
+from cavalcade.acting import check_same_spaces
 from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
-from cavalcade.experiment.experiment import Experiment, Settings
-from cavalcade.records.folder import Run
+from cavalcade.experiment import Experiment, Settings
+from cavalcade.records import Run
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout
 

@@ -6,15 +6,12 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from cavalcade.checkpoints.saver import Pace
+from cavalcade.checkpoints import Pace
 from cavalcade.errors import UserError
-from cavalcade.experiment.experiment import Experiment
+from cavalcade.experiment import Experiment
 from cavalcade.failures import Tries
-from cavalcade.programs.program import ProgramFailed
-from cavalcade.records.figures import score
-from cavalcade.records.folder import Run
-from cavalcade.records.plotting import draw_curve
-from cavalcade.records.recorder import Recorder
+from cavalcade.programs import ProgramFailed
+from cavalcade.records import Recorder, Run, draw_curve, score
 from cavalcade.runs import report
 from cavalcade.runs.budget import Bottleneck, Budget, bottleneck, cores_here
 from cavalcade.runs.callbacks import Callbacks, Evaluation
@@ -71,7 +68,8 @@ class Session:
         )
 
     def _new_metrics(self) -> Metrics:
-        return Metrics(self.places, self.experiment.spec.frame_skip, self.experiment.parts.experience.replay_share)
+        store = self.experiment.parts.experience.store
+        return Metrics(self.places, self.experiment.spec.frame_skip, store.replay_share)
 
     def _put_back(self, kept: Kept | None) -> tuple[Path, int, dict] | None:
         """The run's own part of a checkpoint; gives what the runtime goes on from."""

@@ -4,11 +4,10 @@ nothing can be learned, a policy to begin from that does not fit."""
 from importlib.util import find_spec
 from math import ceil
 
-from cavalcade.assembly.parts import Parts
+from cavalcade.assembly import Parts
 from cavalcade.backends import PACKAGES
 from cavalcade.errors import UserError
-from cavalcade.experience.declared import Replay, Unroll
-from cavalcade.experiment.experiment import Experiment
+from cavalcade.experiment import Experiment
 
 
 def check_start(experiment: Experiment) -> None:
@@ -35,14 +34,14 @@ def require_an_update(x: Parts) -> None:
     are needed than it takes to make the first batch; actors are taken to be equally fast."""
     one, bundles = x.of_one_learner, x.row.learners if x.row.experience == "bundled" else 1
     store, item, batch = one.experience.store, one.experience.item, one.experience.batch
-    if isinstance(store, Replay):
-        needed = store.start  # a step leads to one item at most
-        why = f"--replay-start {store.start} transitions have to be there"
+    if not store.drawn_once:
+        needed = store.first_draw(batch)  # a step leads to one item at most
+        why = f"--replay-start {needed} transitions have to be there"
         remedy = "--replay-start"
     else:
         environments = x.envs * x.actors // bundles
-        length = item.length if isinstance(item, Unroll) else 1
-        needed = ceil(batch / environments) * environments * length
+        length = item.steps
+        needed = ceil(store.first_draw(batch) / environments) * environments * length
         declared = x.algorithm.experience().batch
         what = f"--batch {declared}" if declared else f"--envs {x.envs} x --actors {x.actors // bundles}"
         why = f"{what} unrolls of --unroll {length} steps have to be there"

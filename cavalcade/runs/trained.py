@@ -8,12 +8,23 @@ from typing import Any
 import numpy as np
 
 from cavalcade import backends, envs
-from cavalcade.acting.evaluation import STREAM, Progress, environments, noise_of, play_episodes, summary
-from cavalcade.acting.policy import Policy, check_same_spaces, folder_of, intact, read
-from cavalcade.checkpoints.disk import write_atomically
+from cavalcade.acting import (
+    STREAM,
+    Policy,
+    Progress,
+    check_same_spaces,
+    environments,
+    folder_of,
+    intact,
+    noise_of,
+    play_episodes,
+    read,
+    summary,
+)
+from cavalcade.checkpoints import write_atomically
 from cavalcade.errors import UserError
-from cavalcade.experiment.experiment import ALGORITHMS, adapt
-from cavalcade.records.folder import environment_of, write_failure, written
+from cavalcade.experiment import ALGORITHMS, adapt
+from cavalcade.records import environment_of, write_failure, written
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout
 

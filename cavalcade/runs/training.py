@@ -9,10 +9,8 @@ from typing import Any
 
 from cavalcade import envs
 from cavalcade.config import described
-from cavalcade.experiment.experiment import Experiment
-from cavalcade.experiment.run_settings import Settings
-from cavalcade.experiment.typed_settings import settings_of
-from cavalcade.records.folder import Run, default_path
+from cavalcade.experiment import Experiment, Settings, settings_of
+from cavalcade.records import Run, default_path
 from cavalcade.runs.callbacks import require_callbacks
 from cavalcade.runs.resuming import check_unchanged, last_checkpoint, nothing_left
 from cavalcade.runs.session import Session

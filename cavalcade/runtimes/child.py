@@ -25,13 +25,12 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.checkpoints import checkpoint
-from cavalcade.checkpoints.saver import Saver
+from cavalcade.checkpoints import Saver, checkpoint
 from cavalcade.errors import Stopped
 from cavalcade.failures import Failure
-from cavalcade.programs.program import Node
+from cavalcade.programs import Node
 from cavalcade.runtimes.group import Group
-from cavalcade.transport.bell import Bell
+from cavalcade.transport import Bell
 
 WORDS = 8  # of each process, a cache line of its own
 # when it was last seen alive; environment steps it has counted; by what it can be woken; when anybody last moved

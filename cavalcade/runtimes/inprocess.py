@@ -9,10 +9,10 @@ import time
 from pathlib import Path
 from typing import Any
 
-from cavalcade.checkpoints.saver import Saver
+from cavalcade.checkpoints import Saver
 from cavalcade.errors import UserError
 from cavalcade.failures import EnvironmentFailed, Failure
-from cavalcade.programs.program import Program, resolve
+from cavalcade.programs import Program, resolve
 
 
 class Deadlock(RuntimeError):

@@ -19,11 +19,11 @@ from typing import Any
 
 from cavalcade.errors import UserError
 from cavalcade.failures import Failure
-from cavalcade.programs.program import Program
+from cavalcade.programs import Program
 from cavalcade.runtimes import child
 from cavalcade.runtimes.child import BEAT, MOVED, STEPS, WORDS, Counter, Job
 from cavalcade.runtimes.supervision import Member, Supervisor, packed
-from cavalcade.transport.memory import SharedWords, sweep, sweep_dead
+from cavalcade.transport import SharedWords, sweep, sweep_dead
 
 PAUSE = 0.02  # seconds between two looks at the processes
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_NUM_THREADS")

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cavalcade.checkpoints import checkpoint
-from cavalcade.checkpoints.saver import Saver
+from cavalcade.checkpoints import Saver, checkpoint
 from cavalcade.errors import UserError
 from cavalcade.failures import Failure
-from cavalcade.programs.program import Program
+from cavalcade.programs import Program
 from cavalcade.runtimes.ray_connection import connect, guard
 from cavalcade.runtimes.supervision import Member, Supervisor, packed
-from cavalcade.transport.memory import sweep
+from cavalcade.transport import sweep
 
 PAUSE = 0.02  # seconds between two looks at the processes
 WATCH = 0.1  # seconds after which a process in which nothing happens says so

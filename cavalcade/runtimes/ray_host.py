@@ -25,7 +25,7 @@ from ray import cloudpickle
 
 from cavalcade.errors import Stopped
 from cavalcade.failures import Failure
-from cavalcade.programs.program import Node
+from cavalcade.programs import Node
 from cavalcade.runtimes.group import Group
 
 SWITCH = 5e-4  # seconds after which the loop lets Ray's threads have Python's lock

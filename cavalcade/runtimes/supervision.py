@@ -11,7 +11,7 @@ from typing import Any
 from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
 from cavalcade.failures import Failure, Tries
-from cavalcade.programs.program import Node, Program, ProgramFailed
+from cavalcade.programs import Node, Program, ProgramFailed
 
 PATIENCE = 5  # deaths of one process in a row, without an environment step between; of environments see `Tries`
 BACK_OFF, LONGEST_BACK_OFF = 0.25, 10.0  # seconds before a process is started anew, doubled each time

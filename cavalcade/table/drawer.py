@@ -12,7 +12,7 @@ import numpy as np
 from cavalcade import tree
 from cavalcade.table import _core
 from cavalcade.table.table import Sample, Table
-from cavalcade.transport.exchange import Desk, Exchange, ServedDesk
+from cavalcade.transport import Desk, Exchange, ServedDesk
 from cavalcade.tree import Tree
 
 NUMBERS = ("chosen", "share", "totals", "sizes", "given")  # arrays that decide the next draws

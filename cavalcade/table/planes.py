@@ -12,7 +12,7 @@ import numpy as np
 
 from cavalcade.errors import UserError
 from cavalcade.table import _core
-from cavalcade.transport.memory import Memory
+from cavalcade.transport import Memory
 
 LARGE = 256  # bytes from which a leaf has an array of its own
 MOST_LEAVES = 256  # MOST_FIELDS in columns.c

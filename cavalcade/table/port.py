@@ -29,9 +29,7 @@ from cavalcade.table.posts import (
 from cavalcade.table.rows import RowData
 from cavalcade.table.signature import Items, Signature
 from cavalcade.table.table import POSTED, Table
-from cavalcade.transport import _words
-from cavalcade.transport.bell import nobody
-from cavalcade.transport.memory import Attached, Memory
+from cavalcade.transport import Attached, Memory, _words, nobody
 from cavalcade.tree import Tree
 
 WRITTEN, READ, STOPPED, WANTED, ALLOWED, RETURNED = 0, 8, 16, 24, 32, 40  # words of a ring, a cache line apart

@@ -22,7 +22,7 @@ from cavalcade.table.posts import ROWS, Posting, insert, let_in, wait_until
 from cavalcade.table.rows import RowData
 from cavalcade.table.signature import Items, Signature
 from cavalcade.table.table import Table
-from cavalcade.transport.memory import Memory
+from cavalcade.transport import Memory
 from cavalcade.tree import Tree
 
 POSTS = 1024  # items on their way to a table that does not promise room

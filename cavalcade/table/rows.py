@@ -17,7 +17,7 @@ import numpy as np
 from cavalcade.errors import UserError
 from cavalcade.table import _core
 from cavalcade.table.planes import Planes
-from cavalcade.transport.memory import Memory
+from cavalcade.transport import Memory
 from cavalcade.tree import Tree, leaves, rebuild
 
 MOST_WRITERS = 32_767  # their numbers are kept in 16 bits

@@ -11,7 +11,7 @@ from cavalcade.table.planes import Planes
 from cavalcade.table.rows import Rows
 from cavalcade.table.selectors import Selector
 from cavalcade.table.signature import Signature
-from cavalcade.transport.memory import Memory
+from cavalcade.transport import Memory
 
 LIVE, NEXT, HIGH, SPENT, RANDOM, SAMPLER, _, REMOVER, _ = range(9)  # counters, in the order of core.h
 KEY, VERSION, MADE, PRIORITY, TIMES = 0, 8, 16, 24, 28  # bytes before each in `Item` in core.h

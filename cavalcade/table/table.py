@@ -13,7 +13,7 @@ from cavalcade.table.rows import Rows
 from cavalcade.table.selectors import Selector, prioritised, selector
 from cavalcade.table.signature import Items, Signature
 from cavalcade.table.store import NEXT, Store
-from cavalcade.transport.memory import Memory, available
+from cavalcade.transport import Memory, available
 from cavalcade.tree import Tree
 
 UNDER_WAY, POSTED = 256, 2048  # rows, and items at least, of a writer elsewhere where nobody says how many

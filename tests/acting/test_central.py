@@ -42,7 +42,9 @@ def program_of(x, acting, worker=EnvWorker, **limits):
     program = Program(acting)
     with program.group("learner"):
         table = program.add("table", x.table)
-        learner = program.add("learner", LearnerLoop, x.learner, table, x.experience.batch, importance=x.importance)
+        learner = program.add(
+            "learner", LearnerLoop, x.learner, table, x.experience.batch, importance=x.experience.store.correction
+        )
         if acting == "central":
             central = program.add("central", CentralActor, x.policy, x.experience, [table], learner, x.envs, **limits)
     for i in range(2):
@@ -299,7 +301,7 @@ def test_a_worker_needs_neither_torch_nor_jax():
     script = """
 import sys
 from cavalcade.env_worker import EnvWorker
-from cavalcade.exchange import Exchange
+from cavalcade.transport import Exchange
 from cavalcade.requests import RequestLayout
 from tests.acting.test_central import parts_of
 x = parts_of("ppo")

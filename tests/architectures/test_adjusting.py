@@ -69,7 +69,7 @@ def test_room_that_is_given_back_is_promised_to_others():
     table = x.table()
     one, other = Port(table, 0, 64), Port(table, 1, 64)
     writers = [port.address.connect() for port in (one, other)]
-    assert x.plan.queue_size == 12 and not writers[0].can_insert(8) and not writers[1].can_insert(8)
+    assert x.plan.sizes.queue == 12 and not writers[0].can_insert(8) and not writers[1].can_insert(8)
     one.step(), other.step()
     assert writers[0].can_insert(8) and not writers[1].can_insert(8) and table.promised == 8
     writers[0].keep(2)

@@ -9,8 +9,7 @@ from cavalcade.algorithms.dqn import DQN
 from cavalcade.backends.numpy_backend import acting as xp
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
-from cavalcade.experience import adders
-from cavalcade.experience.declared import NStep
+from cavalcade.experience import NStep
 from cavalcade.experiment.experiment import ARCHITECTURES, Experiment, Settings
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.table import Rows, Table
@@ -61,9 +60,9 @@ def judged(n, mode, endings=(0, 1, 2)):
     """Items of a stream whose values are a known function of the observation, with the priorities they came with."""
     item, count = NStep(n, 0.9, judged=True), 5
     environments = VectorAdapter(Streams(count, mode, 7, endings), "streams", 0)
-    signature = adders.signature(item, environments.spec, {}, {})
+    signature = item.signature(environments.spec, {}, {})
     table = Table.queue(signature, 1, rows=Rows(signature.rows, table_rows(item, signature.rows, 1, count)))
-    adder = adders.make(item, table, count)
+    adder = item.adder(table, count, judge=DQN().priority)
     obs, found = environments.reset(), []
     for _ in range(120):
         action = np.zeros(count, np.int64)
@@ -126,8 +125,8 @@ def test_rewards_are_clipped_before_they_are_summed():
     environments = VectorAdapter(Streams(2, MODES[1], 7, (0,)), "streams", 0)  # every reward is above 1
     for n, total in ((1, 1.0), (3, 2.71)):
         item = NStep(n, 0.9, clip_rewards=True)
-        signature = adders.signature(item, environments.spec, {}, {})
-        adder = adders.make(item, Table.queue(signature, 200), 2)
+        signature = item.signature(environments.spec, {}, {})
+        adder = item.adder(Table.queue(signature, 200), 2)
         obs, sums = environments.reset(), []
         for _ in range(30):
             step = environments.step(np.zeros(2, np.int64))

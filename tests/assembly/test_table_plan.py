@@ -10,8 +10,7 @@ import pytest
 
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
-from cavalcade.experience import adders
-from cavalcade.experience.declared import Episode, NStep, Unroll
+from cavalcade.experience import Episode, NStep, Unroll
 from cavalcade.experiment.experiment import Experiment, Settings
 from cavalcade.experiment.matrix import HOME, rows
 from cavalcade.experiment.systems import SYSTEMS
@@ -54,7 +53,7 @@ def worst(item, signature, extras, patience):
     table = Table.queue(signature, 1, rows=Rows(signature.rows, 4_000))
     take, taken = table.take_rows, []
     table.take_rows = lambda count, writer: taken.append(count) or take(count, writer)
-    adder = adders.make(item, table, 1, patience=patience)
+    adder = item.adder(table, 1, 0, patience, lambda items: items["reward"])
     obs, action = environments.reset(), np.zeros(1, np.int64)
     held = at_once = 0
     for _ in range(4 * (adder.stream.horizon + 40)):
@@ -74,25 +73,25 @@ def worst(item, signature, extras, patience):
 def test_no_environment_holds_more_rows_than_are_reckoned(item, wide, patience):
     """Wide rows are written at every step, others many steps at a time."""
     environments = VectorAdapter(Streams(1, MODES[1]), "streams", 0)
-    signature = adders.signature(item, environments.spec, {}, {"wide": np.zeros(300 if wide else 1, np.float32)})
+    signature = item.signature(environments.spec, {}, {"wide": np.zeros(300 if wide else 1, np.float32)})
     extras = {"wide": np.zeros(300 if wide else 1, np.float32)} if not isinstance(item, NStep) else {}
     held, _ = worst(item, signature, extras, patience)
-    assert held <= adders.rows_under_way(item, signature.rows, 1, patience) <= 2 * held + 8, "no more than is of use"
+    assert held <= item.rows_under_way(signature.rows, 1, patience) <= 2 * held + 8, "no more than is of use"
 
 
 def test_whole_episodes_hold_no_more_either():
     item, environments = Episode(6, 0.9), VectorAdapter(Streams(1, MODES[1]), "streams", 0)
-    signature = adders.signature(item, environments.spec, {}, {})
-    assert worst(item, signature, {}, 0)[0] <= adders.rows_under_way(item, signature.rows, 1)
+    signature = item.signature(environments.spec, {}, {})
+    assert worst(item, signature, {}, 0)[0] <= item.rows_under_way(signature.rows, 1)
 
 
 def test_beginning_again_before_anything_was_written_leaves_no_rows_behind():
     item, environments = Unroll(20, 0.9), VectorAdapter(Streams(2, MODES[1]), "streams", 0)
-    signature = adders.signature(item, environments.spec, {}, {})
+    signature = item.signature(environments.spec, {}, {})
     table = Table.queue(signature, 1, rows=Rows(signature.rows, 100))
-    kept = adders.make(item, table, 2).stream.state()
+    kept = item.adder(table, 2).stream.state()
     for _ in range(60):
-        adder = adders.make(item, table, 2)
+        adder = item.adder(table, 2)
         adder.stream.begin_again(kept)
         adder.add(environments.reset(), np.zeros(2, np.int64), {}, {}, environments.step(np.zeros(2, np.int64)))
         kept = adder.stream.state()
@@ -170,10 +169,10 @@ def test_every_table_has_room_for_all_that_can_be_held_at_once():
             here = sum(seats for _, seats in there.values()) - sum(apart)
             for seats in apart:
                 assert seats * x.envs * (held + at_once) <= plan.writer_rows * 3 / 4, what
-            of_item, items = (1, plan.replay_size) if isinstance(item, NStep) else (item.length + 1, plan.queue_size)
+            of_item, items = (1, plan.sizes.replay) if isinstance(item, NStep) else (item.length + 1, plan.sizes.queue)
             needed = items * of_item + len(apart) * plan.writer_rows + here * x.envs * held
             assert plan.rows >= needed, what
-            assert plan.writer_items >= max(plan.queue_size, plan.at_once)
+            assert plan.writer_items >= max(plan.sizes.queue, plan.at_once)
             seen += 1
     assert seen > 1_000
 

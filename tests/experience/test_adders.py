@@ -11,8 +11,7 @@ from cavalcade.backends.numpy_backend import acting as xp
 from cavalcade.envs import make
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
-from cavalcade.experience import adders, unrolls
-from cavalcade.experience.declared import Episode, NStep, Unroll
+from cavalcade.experience import Episode, NStep, Unroll, unroll
 from cavalcade.ops import returns
 from cavalcade.table import Rows, Table
 from tests.helpers.items import materialise, table_rows
@@ -25,7 +24,7 @@ def collect(item, mode, count=6, steps=400, longest=7, endings=(0, 1, 2), seed=0
     """All items of a stream, as one tree [M, ...]."""
     environments = VectorAdapter(Streams(count, mode, longest, endings, seed), "streams", seed)
     table = table_for(item, environments.spec, count)
-    adder = adders.make(item, table, count)
+    adder = item.adder(table, count)
     obs = environments.reset()
     found = []
     for _ in range(steps):
@@ -40,7 +39,7 @@ def collect(item, mode, count=6, steps=400, longest=7, endings=(0, 1, 2), seed=0
 
 def table_for(item, spec, count, carry=None, size=1):
     """A table with just the rows that the environments' steps under way can need, and those of `size` items."""
-    signature = adders.signature(item, spec, carry or {}, {})
+    signature = item.signature(spec, carry or {}, {})
     return Table.queue(signature, size, rows=Rows(signature.rows, table_rows(item, signature.rows, size, count)))
 
 
@@ -169,10 +168,10 @@ def test_steps_written_together_give_what_each_written_alone_gives(mode, item, m
     """Items and the origins of their rows, for environments some of which end in every step."""
     found = []
     for at_once in (1, 4, 32):
-        monkeypatch.setattr(unrolls, "AT_ONCE", at_once)
+        monkeypatch.setattr(unroll, "AT_ONCE", at_once)
         environments = VectorAdapter(Streams(6, mode), "streams", 0)
         table = table_for(item, environments.spec, 6)
-        adder, kept = adders.make(item, table, 6), []
+        adder, kept = item.adder(table, 6), []
         obs = environments.reset()
         for number in range(120):
             action = np.full(6, number % 2)
@@ -217,7 +216,7 @@ def test_a_million_steps_and_nothing_crosses_an_episode(mode):
 def test_a_restored_adder_goes_on_exactly(item):
     environments = VectorAdapter(Streams(4, MODES[1]), "streams", 0)
     tables = [table_for(item, environments.spec, 4) for _ in range(2)]
-    one, two = (adders.make(item, table, 4) for table in tables)
+    one, two = (item.adder(table, 4) for table in tables)
     obs = environments.reset()
     for t in range(60):
         if t == 29:
@@ -238,7 +237,7 @@ def test_a_restored_adder_goes_on_exactly(item):
 def test_the_first_flag_marks_episode_starts_and_carry_is_the_one_before_the_unroll():
     environments = VectorAdapter(Streams(3, MODES[1], 5), "streams", 0)
     table = table_for(Unroll(6, GAMMA), environments.spec, 3, {"hidden": np.zeros(2, np.float32)})
-    adder = adders.make(Unroll(6, GAMMA), table, 3)
+    adder = Unroll(6, GAMMA).adder(table, 3)
     obs = environments.reset()
     begun, lengths = 0, set()
     for t in range(40):
@@ -263,7 +262,7 @@ def test_overlapping_unrolls_share_their_rows(mode):
     environments = VectorAdapter(Streams(count, mode, 50, (0,), 0), "streams", 0)
     item = Unroll(length, GAMMA, period)
     table = table_for(item, environments.spec, count, size=200)
-    adder = adders.make(item, table, count)
+    adder = item.adder(table, count)
     obs, found, seen = environments.reset(), [], 0
     for _ in range(80):
         step = environments.step(np.zeros(count, np.int64))
@@ -308,7 +307,7 @@ def test_frames_of_stacks_are_stored_once_and_rebuilt(tmp_path):
         environments = make(stacked, 3, seed=1)
         assert environments.spec.frames == 4
         table = table_for(item, environments.spec, 3, size=100)
-        adder = adders.make(item, table, 3)
+        adder = item.adder(table, 3)
         obs, seen = environments.reset(), set()
         for _ in range(60):
             action = np.random.default_rng(0).integers(0, 2, 3)
@@ -331,7 +330,7 @@ def test_observations_that_are_no_stacks_are_not_taken_for_some():
     environments = VectorAdapter(Streams(2, MODES[1]), "streams", 0)
     spec = dataclasses.replace(environments.spec, frames=4)
     table = table_for(NStep(1, GAMMA), spec, 2)
-    adder = adders.make(NStep(1, GAMMA), table, 2)
+    adder = NStep(1, GAMMA).adder(table, 2)
     obs = environments.reset()
     with pytest.raises(UserError, match="stacks of 4 frames"):
         for _ in range(5):

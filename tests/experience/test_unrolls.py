@@ -87,6 +87,6 @@ def test_a_run_makes_as_many_updates_as_its_learning_rate_is_planned_for(limit):
     while runtime.steps("actor") < settings.steps:
         runtime.round()
     learner = runtime.objects["learner"]
-    per_draw, planned = 4 * 4, learner.learner.settings.horizon
+    per_draw, planned = 4 * 4, learner.learner.rule.settings.horizon
     assert planned - 2 * per_draw <= learner.version <= planned
     runtime.close()

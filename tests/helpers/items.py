@@ -3,13 +3,12 @@
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.experience import adders
 from cavalcade.table import Rows
 
 
 def table_rows(item, rows, size, count):
     """Just the rows that `size` items and the steps of `count` environments under way can need."""
-    return adders.rows_of_items(item, rows, size, True) + adders.rows_under_way(item, rows, count)
+    return item.rows_needed(rows, size, True) + item.rows_under_way(rows, count)
 
 
 def materialise(table, items):

@@ -56,7 +56,7 @@ def drawn(parts, seed):
         items["valid"] = np.ones_like(items["valid"])
         items["valid"][:, -1] = 0.0
         items["first"] = rng.random(items["first"].shape) < 0.15
-    if parts.importance is not None:
+    if parts.experience.store.correction is not None:
         items["weight"] = rng.uniform(0.5, 1.0, size).astype(np.float32)
     return items
 

@@ -191,7 +191,7 @@ RECORD_FOREVER = """
 import sys
 from itertools import count
 from cavalcade.recording import Recorder
-from cavalcade.runs import Run
+from cavalcade.records import Run
 recorder = Recorder(Run.open(sys.argv[1]), None)
 for step in count():
     recorder.write({"step": step, "updates": 0})

@@ -170,7 +170,7 @@ def test_an_interrupted_run_tells_its_end(tmp_path):
 
 def test_a_run_that_fails_tells_its_end(tmp_path, monkeypatch):
     listener = Listener()
-    monkeypatch.setattr(cavalcade.session.Session, "_just_judged", lambda self: 1 / 0)
+    monkeypatch.setattr(cavalcade.runs.session.Session, "_just_judged", lambda self: 1 / 0)
     with pytest.raises(ZeroDivisionError):
         train(tmp_path / "run", listener)
     assert [report["ended"] for [report] in listener.of("end")] == ["failed"]

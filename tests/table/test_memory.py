@@ -147,7 +147,7 @@ WRITE = """
 import sys
 import numpy as np
 from cavalcade.table import RowSpec
-from cavalcade.memory import Attached
+from cavalcade.transport import Attached
 from cavalcade.table.rows import RowData, observed
 
 spec = RowSpec({name: np.zeros(50) for name in ("left", "mid", "right")}, {"action": np.zeros((), np.int64)})

@@ -12,8 +12,7 @@ import pytest
 from cavalcade import tree
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
-from cavalcade.experience import adders
-from cavalcade.experience.declared import NStep, Unroll
+from cavalcade.experience import NStep, Unroll
 from cavalcade.table import Items, Limiter, Rows, RowSpec, Signature, Stopped, Table
 from cavalcade.table.port import Port, Writer
 from cavalcade.table.rows import ORIGIN
@@ -248,13 +247,13 @@ def test_an_actor_writes_through_a_port_what_it_would_write_into_the_table(item)
     count, drawn = 5, []
     for remote in (False, True):
         environments = VectorAdapter(Streams(count, MODES[1]), "streams", 0)
-        kept = adders.signature(item, environments.spec, {}, {})
+        kept = item.signature(environments.spec, {}, {})
         memory = Memory("shared")
-        rows = Rows(kept.rows, adders.rows_of_items(item, kept.rows, 1000, True) + 512, memory)
+        rows = Rows(kept.rows, item.rows_needed(kept.rows, 1000, True) + 512, memory)
         table = Table.queue(kept, 1000, rows=rows, memory=memory)
         ports = [Port(table, 0, grants=512)] if remote else []
         sink = Writer(ports[0].address) if remote else table
-        adder = adders.make(item, sink, count)
+        adder = item.adder(sink, count)
         obs = environments.reset()
         for _ in range(100):
             step = environments.step(np.zeros(count, np.int64))

@@ -10,8 +10,7 @@ import pytest
 from cavalcade import tree
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
-from cavalcade.experience import adders
-from cavalcade.experience.declared import Episode, NStep, Unroll
+from cavalcade.experience import Episode, NStep, Unroll
 from cavalcade.table import Items, Limiter, Rows, RowSpec, Signature, Table
 from tests.helpers.streams import MODES, Streams
 
@@ -84,9 +83,9 @@ def made(item, mode, stacked, size):
     kind = StackedStreams if stacked else Streams
     environments = VectorAdapter(kind(COUNT, mode, seed=5), "streams", 5)
     spec = dataclasses.replace(environments.spec, frames=STACK if stacked else 1)
-    kept = adders.signature(item, spec, {}, {"q_taken": np.zeros((), np.float32)} if not judged(item) else {})
-    writer_rows = 2 * adders.rows_under_way(item, kept.rows, COUNT, 2) + 64
-    rows = Rows(kept.rows, adders.rows_of_items(item, kept.rows, size, True) + writer_rows)
+    kept = item.signature(spec, {}, {"q_taken": np.zeros((), np.float32)} if not judged(item) else {})
+    writer_rows = 2 * item.rows_under_way(kept.rows, COUNT, 2) + 64
+    rows = Rows(kept.rows, item.rows_needed(kept.rows, size, True) + writer_rows)
     return environments, Table(kept, size, limiter=Limiter.at_least(1), rows=rows, writer_rows=writer_rows)
 
 
@@ -119,7 +118,7 @@ def test_a_writer_elsewhere_fills_a_table_like_one_beside_it(item, mode, stacked
         environments, table = made(item, mode, stacked, 40)
         port = table.serve("actor/0") if remote else None
         sink = port.address.connect(Wire(port)) if remote else table
-        adder = adders.make(item, sink, COUNT, 0, patience=2)
+        adder = item.adder(sink, COUNT, 0, 2, lambda items: np.abs(items["reward"]))
         obs = environments.reset()
         tables.append(table)
         sinks.append(sink)

@@ -23,8 +23,7 @@ from cavalcade.errors import UserError
 from cavalcade.learning.learner import Learner
 from cavalcade.learning.updates import Means, Work
 from cavalcade.learning.updates.gloo import FEWEST, GlooSeats
-from cavalcade.transport.exchange import Client, Exchange, RemoteClient, ServedDesk
-from cavalcade.transport.memory import Signpost
+from cavalcade.transport import Client, Exchange, RemoteClient, ServedDesk, Signpost
 from cavalcade.tree import Tree
 
 PULL, PUSH, AGREE = 0, 1, 2  # what a learner asks: a mean that it missed, to take part, which state to begin with

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade.errors import Stopped, UserError
-from cavalcade.transport.memory import Signpost
+from cavalcade.transport import Signpost
 
 FEWEST, MOST = 8, 512  # rounds that the fastest may be ahead of the slowest, whose means are kept for it
 HELD = 2**26  # bytes of means: what is kept between those bounds

@@ -17,7 +17,7 @@ from cavalcade import tree
 from cavalcade.learning.learner import Learner
 from cavalcade.learning.updates import Means, Work
 from cavalcade.learning.updates.descent import Descent, fresh
-from cavalcade.transport.memory import Attached, Memory, Signpost
+from cavalcade.transport import Attached, Memory, Signpost
 from cavalcade.tree import Tree
 
 

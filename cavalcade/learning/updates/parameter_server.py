@@ -15,8 +15,8 @@ from cavalcade import tree
 from cavalcade.learning.learner import Learner
 from cavalcade.learning.updates import Means, Work
 from cavalcade.learning.updates.descent import Descent, fresh, slices
-from cavalcade.programs.stopwatch import Stopwatch
-from cavalcade.transport.exchange import Client, Desk, Exchange, ServedDesk
+from cavalcade.programs import Stopwatch
+from cavalcade.transport import Client, Desk, Exchange, ServedDesk
 
 SNAPSHOT_EVERY = 100  # updates
 

@@ -1,33 +1,60 @@
-"""Unrolls from the stream of environment steps (`adders.py`): their steps are gathered and written together."""
+"""Unrolls from the stream of environment steps: their steps are gathered and written together."""
 
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.experience.declared import Episode, NStep, Unroll
+from cavalcade.experience.item import Adder, Item, Judge, done_in, sequence
 from cavalcade.experience.stream import Stream
+from cavalcade.specs import EnvSpec
 from cavalcade.step import Step
-from cavalcade.table import Items, RowSpec, Table
+from cavalcade.table import Items, RowSpec, Signature, Table
 from cavalcade.tree import Tree
 
 AT_ONCE = 32  # steps of small rows that are written together, at most
 SMALL = 1024  # bytes of a row; larger ones are written at every step, because to keep them is another copy
 
 
-def steps_at_once(item: NStep | Unroll | Episode, rows: RowSpec) -> int:
-    """How many steps may be gathered before their rows are written."""
-    if not isinstance(item, Unroll) or rows.bytes > SMALL:
-        return 1
-    return min(item.period or item.length, AT_ONCE)
+@dataclass(frozen=True)
+class Unroll(Item):
+    """`length` steps of one environment and the observation after them, with the carry before them. Where episodes are
+    cut short, their final observations take the places of steps."""
 
+    length: int
+    discount: float
+    period: int = 0  # places from the start of one unroll to the start of the next; 0 is `length`, without overlap
 
-def acted(item: Unroll | Episode, action: np.ndarray, extras: Tree, reward: np.ndarray, terminated: np.ndarray) -> dict:
-    """The second part of the rows that were acted on."""
-    discount = np.full(len(reward), item.discount, np.float32)
-    discount[terminated] = 0.0
-    valid = np.ones(len(reward), np.float32)
-    return {"action": action, "reward": reward, "discount": discount, "valid": valid, **extras}
+    reserves: ClassVar[bool] = True
+
+    def signature(self, spec: EnvSpec, carry: Tree, extras: Tree) -> Signature:
+        return sequence(spec, carry, extras, self.length)
+
+    def _adder(self, sink: Table, count: int, writer: int, judge: Judge | None) -> Adder:
+        return UnrollAdder(self, sink, count, writer)
+
+    @property
+    def steps(self) -> int:
+        return self.length
+
+    @property
+    def at_once(self) -> int:
+        return 2 if self.period else 1  # two that overlap may end together
+
+    @property
+    def horizon(self) -> int:
+        return self.length + 1
+
+    def written_together(self, rows: RowSpec) -> int:
+        return 1 if rows.bytes > SMALL else min(self.period or self.length, AT_ONCE)
+
+    def rows_each(self, stack: int) -> tuple[int, int]:
+        return self.period or self.length, (self.length + 1) * stack
+
+    def places(self, steps: int, time_limit: int) -> int:
+        """Where episodes are cut short before an unroll is full, each final observation takes a place."""
+        return steps + steps // time_limit if 0 < time_limit < self.length else steps
 
 
 class Window:
@@ -104,7 +131,7 @@ class UnrollAdder:
         self.item, self.count, self.steps = item, count, 0
         self.period = item.period or item.length
         self.stream = Stream(sink, count, writer, item.length + 1)
-        self.at_once = steps_at_once(item, sink.signature.rows)
+        self.at_once = item.written_together(sink.signature.rows)
         self.with_carry = "carry" in sink.signature.own
         self.windows: list[Window] = []
         self.gathered: list[tuple[np.ndarray, Tree, Any]] = []  # actions, extras, and what came of them
@@ -137,7 +164,7 @@ class UnrollAdder:
         count = len(self.gathered)
         action, extras, step = self.gathered[0] if count == 1 else _joined(self.gathered)  # large rows come alone
         self.gathered, shape = [], (count, self.count)
-        done = acted(self.item, action, extras, step.reward, step.terminated)
+        done = done_in(self.item.discount, action, extras, step.reward, step.terminated)
         start, end = self.stream.advance_all(count, done, step)
         cut_short = None
         if np.count_nonzero(step.truncated):
