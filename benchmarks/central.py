@@ -183,14 +183,14 @@ def processes(network: str, batch: int) -> tuple[float, float]:
         program.add("actor", EnvWorker, x.environments, x.algorithm, x.spec, central, **numbers)
     running = Processes(program)
     try:
-        while running.steps("actor") < 20 * batch:
+        while running.steps() < 20 * batch:
             running.round()
         running.reports()
-        before, began = running.steps("actor"), time.perf_counter()
+        before, began = running.steps(), time.perf_counter()
         while time.perf_counter() < began + 2 * SECONDS:
             running.round()
         seconds, acting = time.perf_counter() - began, running.reports()["central"]["seconds"]["acting"]
-        done = running.steps("actor") - before
+        done = running.steps() - before
         return done / seconds, done / acting
     finally:
         running.close()

@@ -133,7 +133,7 @@ def launched(name: str, backend: str, **row) -> Experiment:
 def params_after(name: str, backend: str, row: str) -> np.ndarray:
     runtime = launched(name, backend, **ROWS[row]).launch()
     try:
-        while runtime.steps("actor") < 200:
+        while runtime.steps() < 200:
             runtime.round()
         version, vector, _ = runtime.call("learner", "latest", -1)
         assert version > 2 and np.isfinite(vector).all()

@@ -23,6 +23,7 @@ from cavalcade.acting.requests import Heard, RequestLayout
 from cavalcade.acting.seat import Seat
 from cavalcade.experience import Experience
 from cavalcade.programs import Stopwatch
+from cavalcade.table import Table
 from cavalcade.transport import Client, Desk, Exchange, ServedDesk
 
 BY_PATIENCE = attrgetter("since", "turn")  # who waits longest comes first
@@ -54,7 +55,7 @@ class CentralActor:
         self.guests: list[Guest] = []
         self.parts: list[slice] = []  # of a batch: of the first who asks, of the second and so on
         self.kept: dict[str, dict] = {}  # of workers that are to come
-        self.beside_table = hasattr(sinks[0], "promised")
+        self.beside_table = isinstance(sinks[0], Table)
         # where items are counted for which room was promised; those of a table in another process are counted here
         self.books = sinks if self.beside_table else [SimpleNamespace(promised=0) for _ in sinks]
         self.padded = self.policy.acts_in in COMPILED_FOR_A_SHAPE

@@ -21,7 +21,7 @@ class Portion:
         steps of all seats."""
         self.sink, self.book, self.rows_for_all = sink, book, rows_for_all
         self.signature, self.rows, self.take_rows = sink.signature, sink.rows, sink.take_rows
-        self.drawn_once = sink.reserving if hasattr(sink, "reserving") else sink.max_times_sampled == 1
+        self.drawn_once = sink.reserving
         self.promised = 0  # of these, to this seat
 
     def can_insert(self, count: int) -> bool:

@@ -184,13 +184,12 @@ class Experiment:
         program = ARCHITECTURES[systems.find(self.system).architecture][1](parts)
         program.budget = s.steps
         if s.evaluations:
-            actors = [Handle(name) for name in program.nodes if name.startswith("actor")]
             program.add(
                 "evaluator",
                 Evaluator,
                 parts.of_actors.policy,
                 Handle("learner"),
-                actors,
+                program.of_role(program.clock),
                 envs.again(self.environment),
                 self.options,
                 s.steps / s.evaluations,

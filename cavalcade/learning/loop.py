@@ -9,7 +9,7 @@ import numpy as np
 from cavalcade.learning.prefetch import Prefetch
 from cavalcade.learning.updates import ALONE, Means, Recipe, Work
 from cavalcade.programs import Stopwatch
-from cavalcade.table import Sample
+from cavalcade.table import Draws, Sample, Table
 from cavalcade.transport import ParamsBroadcast, ParamsService
 from cavalcade.tree import Tree
 
@@ -42,7 +42,7 @@ class LearnerLoop:
         draw (see `adjusting.py`)."""
         self.learner, self.source, self.batch, self.importance = learner(), source, batch, importance
         self.max_lag = max_lag
-        self.lock_step = self.learner.algorithm.max_lag == 0 and hasattr(source, "hold")
+        self.lock_step = self.learner.algorithm.max_lag == 0 and isinstance(source, Table)
         self.batches, self.prefetch = Prefetch(self._draw, prefetch), prefetch
         self.valves, self.number = valves, number
         self.updates = updates(self.learner, list(partners))
@@ -103,7 +103,7 @@ class LearnerLoop:
             return False
         trains = self.valves.trains(self.number)
         self.batches.ahead = self.prefetch and trains
-        return not trains and self.batches.held is None and not getattr(self.source, "asked", False)
+        return not trains and self.batches.held is None and not (isinstance(self.source, Draws) and self.source.asked)
 
     def _begin(self) -> bool:
         if self._closed():
@@ -126,8 +126,7 @@ class LearnerLoop:
         sample, self.work, self.drawn = self.drawn.sample, None, None
         if self.importance is not None and self.learner.priorities is not None:
             self.source.update_priorities(sample.keys, self.learner.priorities)
-        # others may have made updates since our last
-        learned_with = getattr(self.updates, "learned_with", self.version)
+        learned_with = self.version if self.updates.learned_with is None else self.updates.learned_with
         self.lag += float(learned_with - sample.version.mean())
         self.waited += time.time() - float(sample.made.mean())
         self._publish()

@@ -1,10 +1,8 @@
 """A program: plain classes wired by passing handles (Launchpad's idea). What it runs on is a runtime's business.
 
 `program.add("learner", LearnerLoop, source=table)` returns a handle; a handle among another node's arguments is an
-edge. A node with `step() -> bool` is a worker: one unit of work that never blocks, and whether it moved. A node may
-also offer `account() -> str` (why it waits), `report() -> dict` (what it counted since the last time), `state()` and
-`restore(state)`, and `share(consumer)`: how a node in another process reaches it (see `runtimes/child.py`), and
-`serve(consumer)`, the same by messages (see `runtimes/ray_host.py`).
+edge. What a node may offer to the runtime is in `protocols.py`. A node has a role, the name with which it was added;
+the nodes of one role are the program's clock, and what they count is compared with its budget.
 """
 
 from collections.abc import Callable, Iterator
@@ -54,6 +52,8 @@ class Node:
     args: tuple
     kwargs: dict
     placement: Placement = Placement()
+    role: str = ""  # what it is to the program, whatever its number
+    counts: bool = False  # it is part of the clock: has `steps`, what it has counted so far
 
     def edges(self) -> list[str]:
         found: list[str] = []
@@ -65,17 +65,22 @@ class Node:
 class Program:
     name: str
     nodes: dict[str, Node] = field(default_factory=dict)
-    budget: int = 0  # steps that its nodes may count together; then those that count get no more turns. 0: no end
+    clock: str = "actor"  # the role whose nodes count the program's progress: environment steps, updates or games
+    budget: int = 0  # that they may count together; then they get no more turns. 0: no end
     _group: str = ""
 
     def add(self, name: str, make: Callable, *args: Any, placement: Placement | None = None, **kwargs: Any) -> Handle:
-        """Add a node; actors are numbered (actor/0, actor/1, ...), and so is a second node of any name."""
-        taken = [n for n in self.nodes if n.split("/")[0] == name]
+        """Add a node of the role `name`; actors are numbered (actor/0, actor/1, ...), and so is a second node of any
+        role."""
+        taken = self.of_role(name)
         unique = f"{name}/{len(taken)}" if taken or name in NUMBERED else name
         placed = placement or Placement()
         placed = replace(placed, group=placed.group or self._group or unique)
-        self.nodes[unique] = Node(unique, make, args, kwargs, placed)
+        self.nodes[unique] = Node(unique, make, args, kwargs, placed, name, name == self.clock)
         return Handle(unique)
+
+    def of_role(self, role: str) -> list[Handle]:
+        return [Handle(node.name) for node in self.nodes.values() if node.role == role]
 
     @contextmanager
     def group(self, name: str) -> Iterator[None]:

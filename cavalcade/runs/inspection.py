@@ -26,8 +26,8 @@ class SavedTables:
         self.run = Run.open(Path(path))
         self.state, self.step, _ = checkpoint.load_latest(self.run.checkpoints)
         nodes = Experiment.from_config(self.run.config, environment, network).program().nodes.values()
-        self.tables = [node for node in nodes if node.name.split("/")[0] == "table"]
-        self.learners = [node for node in nodes if node.name.split("/")[0] == "learner"]
+        self.tables = [node for node in nodes if node.role == "table"]
+        self.learners = [node for node in nodes if node.role == "learner"]
 
     def __len__(self) -> int:
         return len(self.tables)

@@ -42,8 +42,8 @@ class Metrics:
             self.rates.popleft()
         since, step_then, updates_then, booked_then = self.rates[0]
         span = max(now - since, 1e-9)
-        actors = [r for name, r in reports.items() if name.startswith("actor")]
-        learners = [r for name, r in reports.items() if name.startswith("learner")]
+        actors = [report for report in reports.values() if "episodes" in report]
+        learners = [report for report in reports.values() if "updates" in report]
         finished = [episode for report in actors for episode in report["episodes"]]
         step, updates = sum(r["steps"] for r in actors), max((r["updates"] for r in learners), default=0)
         row: dict = {

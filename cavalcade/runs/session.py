@@ -112,7 +112,7 @@ class Session:
         next_row = every * (int(self.metrics.step / every) + 1)
         while not (self.finished or interruption.asked or self.callbacks.ending):
             self.runtime.round()
-            steps = self.runtime.steps("actor")
+            steps = self.runtime.steps()
             spent = steps >= s.steps
             if spent and not self.runtime.settled():
                 continue  # what waits is learned from and judged first
@@ -120,7 +120,7 @@ class Session:
                 self._record()  # more may have been done than at the last look
                 next_row = every * (int(self.metrics.step / every) + 1)
                 self.finished |= spent
-            if self.pace.due(self._saved()):
+            if self.pace.due(self._finish_saving()):
                 self._save()
 
     def _relaunch(self, failure: ProgramFailed) -> None:
@@ -145,7 +145,7 @@ class Session:
         """`recovery`: what is done about the last one; those before it were started again alone."""
         for n, fault in enumerate(self.runtime.faults, 1):
             done = recovery if n == len(self.runtime.faults) else "started again"
-            self.recorder.fault({"step": self.runtime.steps("actor"), **fault, "recovery": done})
+            self.recorder.fault({"step": self.runtime.steps(), **fault, "recovery": done})
             self.display.note(f"{fault['node']} failed ({fault['cause']}); {done}.")
             if done == "given up" and "traceback" in fault:
                 self.display.note(f"The whole traceback is in {self.run.faults_file}.")
@@ -205,19 +205,19 @@ class Session:
         state = {"metrics": self.metrics.state(), "best": self.best, "finished": self.finished}
         state["made_with"] = self.made_with
         self.pace.start()
-        self.saving = self.runtime.steps("actor")
+        self.saving = self.runtime.steps()
         self.runtime.save(self.run.checkpoints, self.saving, state)
 
-    def _saved(self) -> bool:
+    def _finish_saving(self) -> bool:
         """Whether nothing is being written; a checkpoint is told of when it is whole."""
-        saved = self.runtime.saved()
+        saved = self.runtime.finish_saving()
         if saved and self.saving is not None:
             step, self.saving = self.saving, None
             self.callbacks.tell("on_checkpoint", step)
         return saved
 
     def _wait_until_saved(self) -> None:
-        while not self._saved():
+        while not self._finish_saving():
             self.runtime.tend()
 
     def _end(self) -> None:
@@ -229,7 +229,7 @@ class Session:
         self._wait_until_saved()
         lines = self._report()
         if not self.finished:
-            step, why = self.runtime.steps("actor"), self.callbacks.ending or "Interrupted"
+            step, why = self.runtime.steps(), self.callbacks.ending or "Interrupted"
             lines += [
                 f"{why} at step {step:,}; a checkpoint is saved.",
                 f"cavalcade resume {shlex.quote(str(self.run.path))}",

@@ -86,7 +86,7 @@ class Child:
         if job.restore:
             folder, step = job.restore
             self.group.restore(checkpoint.load_step(Path(folder), step))
-        for (_, consumer), service in self.group.offer("share", job.consumers).items():
+        for (_, consumer), service in self.group.offer(job.consumers).items():
             service.ring = self._bell(job.places[consumer])
         self.stopping = False
 

@@ -1,12 +1,21 @@
 """The nodes of one process, built: what a runtime asks of them is the same wherever that process is."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
-from cavalcade.programs import Node, resolve
+from cavalcade.programs import Closable, Lasting, Node, Reporting, Served, Shared, Worker, resolve
 
 SHORTEST, LONGEST = 100e-6, 20e-3  # seconds of rest when nobody can move, doubled from one to the other unless rung
+
+
+Turn = Callable[[], bool]
+
+
+def turns_of(nodes: Iterable[Node], objects: dict[str, Any]) -> tuple[list[Turn], list[Turn]]:
+    """The turns of the workers among them: of those that do not count, and of those that do."""
+    workers = [(node.counts, objects[node.name]) for node in nodes if isinstance(objects[node.name], Worker)]
+    return [each.step for counts, each in workers if not counts], [each.step for counts, each in workers if counts]
 
 
 class Group:
@@ -20,25 +29,27 @@ class Group:
             if node.placement.restart == "alone" and incarnation:
                 kwargs = {**kwargs, "incarnation": incarnation}
             made = node.make(*args, **kwargs)
-            if hasattr(made, "steps"):
+            if node.counts:
                 made.steps, steps = steps, 0  # counted once
             self.objects[node.name] = self.mine[node.name] = made
-        self.counting = [node for node in self.mine.values() if hasattr(node, "steps")]
-        workers = [node for node in self.mine.values() if hasattr(node, "step")]
-        self.turns = [node.step for node in workers if not hasattr(node, "steps")]
-        self.counted_turns = [node.step for node in workers if hasattr(node, "steps")]
+        self.counting = [self.mine[node.name] for node in nodes if node.counts]
+        self.turns, self.counted_turns = turns_of(nodes, self.mine)
         self.services: dict[tuple[str, str], Any] = {}  # (node here, node elsewhere that it serves)
-        self.serving: list[Callable[[], bool]] = []  # turns of those that have any
+        self.serving: list[Turn] = []  # turns of those that have any
         self.idle = self.served = 0.0  # seconds in which nobody could move, and of the services
         self.pause = SHORTEST
 
-    def offer(self, way: str, consumers: list[tuple[str, str]]) -> dict[tuple[str, str], Any]:
-        """Make the services by which nodes elsewhere reach those here; `way` is the method that makes one. Of a node
-        without it, others see its counted steps."""
-        there = [(name, consumer) for name, consumer in consumers if hasattr(self.mine[name], way)]
-        self.services = {(name, consumer): getattr(self.mine[name], way)(consumer) for name, consumer in there}
+    def offer(self, consumers: list[tuple[str, str]], by_messages: bool = False) -> dict[tuple[str, str], Any]:
+        """Make the services by which nodes elsewhere reach those here, through shared memory or by messages. Of a node
+        that offers none, others see its counted steps."""
+        for name, consumer in consumers:
+            node = self.mine[name]
+            if by_messages and isinstance(node, Served):
+                self.services[name, consumer] = node.serve(consumer)
+            elif not by_messages and isinstance(node, Shared):
+                self.services[name, consumer] = node.share(consumer)
         made = dict.fromkeys(self.services.values())  # several may share one
-        self.serving = [service.step for service in made if hasattr(service, "step")]
+        self.serving = [service.step for service in made if isinstance(service, Worker)]
         return self.services
 
     def reclaim(self, consumer: str) -> None:
@@ -82,13 +93,13 @@ class Group:
         """What each node counted since it was last asked, and seconds that no node books."""
         seconds = {"waiting": self.idle, "storing": self.served}
         self.idle = self.served = 0.0
-        return {name: node.report() for name, node in self.mine.items() if hasattr(node, "report")}, seconds
+        return {name: node.report() for name, node in self.mine.items() if isinstance(node, Reporting)}, seconds
 
     def call(self, name: str, method: str, arguments: tuple) -> Any:
         return getattr(self.mine[name], method)(*arguments)
 
     def state(self) -> dict:
-        return {name: node.state() for name, node in self.mine.items() if hasattr(node, "state")}
+        return {name: node.state() for name, node in self.mine.items() if isinstance(node, Lasting)}
 
     @property
     def copied(self) -> bool:
@@ -103,5 +114,5 @@ class Group:
         for service in set(self.services.values()):
             service.close()
         for node in self.mine.values():
-            if hasattr(node, "close"):
+            if isinstance(node, Closable):
                 node.close()

@@ -12,7 +12,8 @@ from typing import Any
 from cavalcade.checkpoints import Saver
 from cavalcade.errors import UserError
 from cavalcade.failures import EnvironmentFailed, Failure
-from cavalcade.programs import Program, resolve
+from cavalcade.programs import Accountable, Closable, Lasting, Program, Reporting, Worker, resolve
+from cavalcade.runtimes.group import turns_of
 
 
 class Deadlock(RuntimeError):
@@ -30,45 +31,49 @@ class InProcess:
         for name, node in program.nodes.items():
             args, kwargs = resolve((node.args, node.kwargs), self.objects)
             self.objects[name] = node.make(*args, **kwargs)
-        self.turns = [node.step for node in self.objects.values() if hasattr(node, "step")]
+        self.counting = [self.objects[name] for name, node in program.nodes.items() if node.counts]
+        self.turns = [made.step for made in self.objects.values() if isinstance(made, Worker)]
+        self.turns_after = turns_of(program.nodes.values(), self.objects)[0]  # when the budget is spent
+        self.moved = True
         if restore:
             self.remarks = self.restore(restore[2]["nodes"])
 
     def round(self) -> None:
-        """One turn of every worker."""
-        moved = False
+        """One turn of every worker; when the budget is spent, of those that do not count."""
+        moved, spent = False, 0 < self.program.budget <= self.steps()
         try:
-            for turn in self.turns:
+            for turn in self.turns_after if spent else self.turns:
                 if turn():
                     moved = True
         except EnvironmentFailed as error:
-            node = next(name for name, node in self.objects.items() if node is turn.__self__)
+            node = next(name for name, node in self.objects.items() if node is turn.__self__)  # type: ignore[attr-defined]
             self.faults.append(Failure.of(error).fault(node))
             raise
-        if not moved:
+        self.moved = moved
+        if not moved and not spent:
             raise Deadlock(self._account())
 
     def _account(self) -> str:
-        lines = [f"  {name}: {node.account()}" for name, node in self.objects.items() if hasattr(node, "account")]
+        lines = [f"  {name}: {node.account()}" for name, node in self.objects.items() if isinstance(node, Accountable)]
         return f"Nothing in the program '{self.program.name}' can move:\n" + "\n".join(lines)
 
     def settled(self) -> bool:
-        """Whether, when the budget is spent, nothing is left to be done: all have had their turn."""
-        return True
+        """Asked when the budget is spent: whether what waits has been learned from and judged, so that nobody moves."""
+        return not self.moved
 
-    def steps(self, role: str) -> int:
-        """Environment steps that nodes of this role have counted."""
-        return sum(node.steps for name, node in self.objects.items() if name.split("/")[0] == role)
+    def steps(self) -> int:
+        """What the clock's nodes have counted."""
+        return sum(node.steps for node in self.counting)
 
     def reports(self) -> dict[str, dict]:
         """What each node counted since it was last asked."""
-        return {name: node.report() for name, node in self.objects.items() if hasattr(node, "report")}
+        return {name: node.report() for name, node in self.objects.items() if isinstance(node, Reporting)}
 
     def call(self, name: str, method: str, *arguments: Any) -> Any:
         return getattr(self.objects[name], method)(*arguments)
 
     def state(self) -> dict:
-        return {name: node.state() for name, node in self.objects.items() if hasattr(node, "state")}
+        return {name: node.state() for name, node in self.objects.items() if isinstance(node, Lasting)}
 
     def restore(self, state: dict) -> list[str]:
         """Put every node back; gives their remarks on what could not be kept exactly."""
@@ -86,7 +91,7 @@ class InProcess:
         if not all(getattr(node, "copied", True) for node in self.objects.values()):
             self.saver.wait()  # too large for a copy: nothing may change until it is written
 
-    def saved(self) -> bool:
+    def finish_saving(self) -> bool:
         """Whether nothing is being written any more; an error of the writer is raised here."""
         return self.saver is None or self.saver.finished()
 
@@ -99,5 +104,5 @@ class InProcess:
             with contextlib.suppress(UserError):  # whoever needed the checkpoint has waited for it and been told
                 self.saver.wait()
         for node in self.objects.values():
-            if hasattr(node, "close"):
+            if isinstance(node, Closable):
                 node.close()

@@ -143,11 +143,11 @@ class RayRuntime(Supervisor):
         part of half the rest: they seldom wait for more, and near the end, where grants are small, nobody waits long
         for one that is slow. All grants together are never more than the budget."""
         budget = self.program.budget
-        if not budget or member not in self.acting:
+        if not budget or member not in self.counting:
             return None
-        left = budget - sum(other.steps for other in self.acting)
-        free = budget - sum(max(other.most, other.steps) for other in self.acting if other is not member)
-        part = max(1, left // (2 * len(self.acting)))
+        left = budget - sum(other.steps for other in self.counting)
+        free = budget - sum(max(other.most, other.steps) for other in self.counting if other is not member)
+        part = max(1, left // (2 * len(self.counting)))
         member.granted = max(member.steps, min(member.steps + part, free))
         member.most = max(member.most, member.granted)  # a smaller grant counts when it has been heard
         return member.granted

@@ -27,6 +27,7 @@ from cavalcade.errors import Stopped
 from cavalcade.failures import Failure
 from cavalcade.programs import Node
 from cavalcade.runtimes.group import Group
+from cavalcade.transport import ParamsService
 
 SWITCH = 5e-4  # seconds after which the loop lets Ray's threads have Python's lock
 ALIVE = 2  # values kept in the object store: the newest, and the one that somebody may be fetching
@@ -77,7 +78,7 @@ class Host:
         self.beat = self.moved = time.monotonic()  # of the last turn, and of the last in which anybody moved
         self.news: deque[tuple] = deque()
         self.something_new = threading.Event()
-        self.stopping = self.ended = False
+        self.built = self.stopping = self.ended = False
         self.loop = threading.Thread(target=self._run, args=(restore,), name="loop", daemon=True)
         self.loop.start()
 
@@ -106,7 +107,7 @@ class Host:
     def ask(self, edge: tuple[str, str], incarnation: int, message: Any) -> Any:
         """For a consumer: the service's answer."""
         service = self.services[edge]
-        if hasattr(service, "current"):
+        if isinstance(service, ParamsService):
             return self._latest(service, known=message)
         return self._post(Letter(lambda: service.answer(message), edge[1], incarnation))
 
@@ -152,7 +153,7 @@ class Host:
             self.ended = True
             while self.mail:
                 self.mail.popleft().give(None, stopped=True)
-            if hasattr(self, "group"):
+            if self.built:
                 self.group.close()
 
     def _build(self, restore: dict | None) -> None:
@@ -161,10 +162,10 @@ class Host:
         others: dict[str, Any] = {name: Counted(self.counts, name) for name in job.counted}
         for name, (host, consumer, address) in job.remote.items():
             others[name] = address.connect(Edge(host, (name, consumer), job.incarnation, self.bell))
-        self.group = Group(nodes, others, job.incarnation, job.steps)
+        self.group, self.built = Group(nodes, others, job.incarnation, job.steps), True
         if restore:
             self.group.restore(_writable(restore))
-        self.services = self.group.offer("serve", job.consumers)
+        self.services = self.group.offer(job.consumers, by_messages=True)
         addresses = {edge: service.address for edge, service in self.services.items()}
         self._tell("ready", addresses, os.getpid(), ray.get_runtime_context().get_node_id())
 

@@ -59,7 +59,7 @@ class Supervisor:
         self.remarks = ["actors begin new episodes"] if restore else []
         self.saving: tuple[Path, int, dict, set[str]] | None = None
         self.members: list[Any] = [member(group, i, nodes) for i, (group, nodes) in enumerate(program.groups().items())]
-        self.acting = [member for member in self.members if any(_is_actor(node) for node in member.nodes)]
+        self.counting = [member for member in self.members if any(node.counts for node in member.nodes)]
         self.where = {node.name: member for member in self.members for node in member.nodes}
         self.closed = False
         self.tries = Tries()
@@ -133,7 +133,7 @@ class Supervisor:
         more. Whoever only steps environments has nothing left to do, and is not waited for; nor is anybody for ever."""
         now = time.monotonic()
         self.spent = self.spent or now
-        others = [member for member in self.members if any(not _is_actor(node) for node in member.nodes)]
+        others = [member for member in self.members if any(not node.counts for node in member.nodes)]
         last = max([self.spent, *(self._moved(member) for member in others)])
         return all(self._seen(member) > last + self.quiet for member in others) or now > self.spent + self.hang_seconds
 
@@ -158,7 +158,7 @@ class Supervisor:
             self.tries.check(member.group)
         elif member.failures > PATIENCE:
             often = f"failed {member.failures} times in a row"
-            raise ProgramFailed(member.group, often, failure, final=member in self.acting)
+            raise ProgramFailed(member.group, often, failure, final=member in self.counting)
         member.incarnation += 1
         for owner in self._owners(member):
             for node in member.nodes:
@@ -177,9 +177,9 @@ class Supervisor:
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
-    def steps(self, role: str) -> int:
-        """Environment steps that nodes of this role have counted, those before a restart included."""
-        return sum(self._steps(member) for member in self.members if any(_role(node) == role for node in member.nodes))
+    def steps(self) -> int:
+        """What the clock's nodes have counted, those before a restart included."""
+        return sum(self._steps(member) for member in self.counting)
 
     def reports(self) -> dict[str, dict]:
         """What each node counted since it was last asked; of a process also how long it had nothing to do."""
@@ -193,7 +193,7 @@ class Supervisor:
                 seconds |= {role: seconds.get(role, 0.0) + amount for role, amount in spent.items()}
                 found[first] = {**found.get(first, {}), "seconds": seconds}
             for node in member.nodes:
-                if _is_actor(node):
+                if node.counts:
                     self.tries.finished |= bool(found.get(node.name, {}).get("episodes"))
                     found[node.name] = {"episodes": [], **found.get(node.name, {}), "steps": self._steps(member)}
         return found
@@ -222,8 +222,8 @@ class Supervisor:
         }
         self.saving = (folder, step, {**extra, "members": members}, {member.group for member in waiting})
 
-    def saved(self) -> bool:
-        """Whether nothing is being saved any more."""
+    def finish_saving(self) -> bool:
+        """When all parts are there, write the driver's; whether nothing is being saved any more."""
         if self.saving is None:
             return True
         folder, step, state, waiting = self.saving
@@ -241,14 +241,6 @@ class Supervisor:
     def tend(self) -> None:
         """Look after the processes while something else is waited for."""
         self.round()
-
-
-def _role(node: Node) -> str:
-    return node.name.split("/")[0]
-
-
-def _is_actor(node: Node) -> bool:
-    return _role(node) == "actor"
 
 
 def packed(value: Any, group: str, dumps: Callable[[Any], bytes]) -> bytes:

@@ -107,7 +107,7 @@ class Port:
         if table.rows.memory.kind != "shared":
             raise UserError("Only a table whose rows are in shared memory can be written to from other processes.")
         self.table, self.writer = table, writer
-        reserving = table.max_times_sampled == 1
+        reserving = table.reserving
         room = table.limiter.most_at_once if reserving else inf
         posts = posts or max(POSTED, int(min(grants, room)))
         self.memory = Memory("shared")

@@ -60,7 +60,7 @@ class RemotePort:
 
     def __init__(self, table: Table, writer: int):
         self.table, self.writer = table, writer
-        self.reserving = table.max_times_sampled == 1
+        self.reserving = table.reserving
         most = table.limiter.most_at_once if self.reserving else inf  # else they come in one after the other
         self.address = RemoteAddress(table.signature, table.writer_rows, self.reserving, most)
         table.rows.reclaim(writer)  # what an earlier writer of this number held, when the table was saved

@@ -115,6 +115,11 @@ class Table(Store):
     def can_insert(self, count: int) -> bool:
         return self.limiter.can_insert(count + self.held)
 
+    @property
+    def reserving(self) -> bool:
+        """Whether room is to be asked for before an item is made, because nothing that comes may push another out."""
+        return self.max_times_sampled == 1
+
     def hold(self, count: int) -> None:
         """Keep the room of so many items that were drawn, or with less than none give it back: in lock step nobody acts
         anew before what was drawn has been learned and published."""

@@ -74,7 +74,7 @@ class Inserts:
 
 
 def ran(runtime, steps):
-    while runtime.steps("actor") < steps:
+    while runtime.steps() < steps:
         runtime.round()
     return runtime
 
@@ -204,7 +204,7 @@ def test_no_item_joins_two_lives_of_a_worker(system):
     for _, items in mine:
         joined = steps_that_do_not_follow(items)
         assert not joined.any()
-    assert runtime.steps("actor") > 400
+    assert runtime.steps() > 400
     runtime.close()
 
 
@@ -328,7 +328,7 @@ parts_of = lambda system: Experiment.create(system, "CartPole-v1", settings, {"h
 def rounds(running, steps, most=20_000):
     for _ in range(most):
         running.round()
-        if running.steps("actor") >= steps:
+        if running.steps() >= steps:
             return
     raise AssertionError(f"only {running.steps('actor')} steps")
 
@@ -347,7 +347,7 @@ def test_workers_in_processes_of_their_own(system, backend):
         assert {"acting", "storing", "pulling"} <= reports["central"]["seconds"].keys()
         member = next(member for member in running.members if member.group == "actor/1")
         os.kill(member.process.pid, signal.SIGKILL)
-        before, updates = running.steps("actor"), running.reports()["learner"]["updates"]
+        before, updates = running.steps(), running.reports()["learner"]["updates"]
         rounds(running, before + 3_000)
         assert [fault["node"] for fault in running.faults] == ["actor/1"]
         last = running.reports()
@@ -412,7 +412,7 @@ def test_workers_on_ray(monkeypatch):
         rounds(running, 300)
         victim = next(member for member in running.members if member.group == "actor/1")
         os.kill(victim.pid, signal.SIGKILL)
-        rounds(running, running.steps("actor") + 300)
+        rounds(running, running.steps() + 300)
         reports = running.reports()
         assert reports["learner"]["updates"] > 10 and reports["learner"]["policy_lag"] == 0.0
         assert [fault["node"] for fault in running.faults] == ["actor/1"]

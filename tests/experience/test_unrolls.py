@@ -49,7 +49,7 @@ def learned(system, limit, settings, algorithm, draws):
     learner.source.sample = counted
     while len(seen) < draws:
         runtime.round()
-    steps = runtime.steps("actor")
+    steps = runtime.steps()
     runtime.close()
     return np.concatenate(seen), steps
 
@@ -84,7 +84,7 @@ def test_a_run_makes_as_many_updates_as_its_learning_rate_is_planned_for(limit):
     settings = Settings(envs=3, steps=900, evaluations=0, backend="numpy", seed=1)
     options = {"max_episode_steps": limit}
     runtime = Experiment.create("ppo", "CartPole-v1", settings, SMALL, options).launch()
-    while runtime.steps("actor") < settings.steps:
+    while runtime.steps() < settings.steps:
         runtime.round()
     learner = runtime.objects["learner"]
     per_draw, planned = 4 * 4, learner.learner.rule.settings.horizon

@@ -37,11 +37,11 @@ def kill_once(monkeypatch, path, group):
     def round_and_kill(runtime):
         original(runtime)
         kept = sorted((path / "checkpoints").glob("step-*"))
-        if not killed and kept and runtime.steps("actor") > int(kept[-1].name.removeprefix("step-")):
+        if not killed and kept and runtime.steps() > int(kept[-1].name.removeprefix("step-")):
             member = next(member for member in runtime.members if member.group == group)
             os.kill(member.process.pid, signal.SIGKILL)
             path.with_name("killed").touch()
-            killed.append(runtime.steps("actor"))
+            killed.append(runtime.steps())
 
     monkeypatch.setattr(Processes, "round", round_and_kill)
     return killed

@@ -58,7 +58,7 @@ def after(sitting, steps, do):
 
     def round_and_do():
         original()
-        if not done and sitting.runtime.steps("actor") >= steps:
+        if not done and sitting.runtime.steps() >= steps:
             done.append(True)
             do(sitting.runtime)
 
@@ -127,7 +127,7 @@ def test_a_run_goes_on_from_its_checkpoint(here, tmp_path):
     kept, _, _ = checkpoint.load_latest(sitting.run.checkpoints / "learner")
     running = sitting.experiment.launch((sitting.run.checkpoints, step, state))
     try:
-        assert running.steps("actor") >= step >= 1000
+        assert running.steps() >= step >= 1000
         version, vector, _ = running.call("learner", "latest", -1)
         assert version >= int(kept["learner"]["state"]["updates"]) > 0
         assert vector.shape == kept["learner"]["state"]["params"].shape
@@ -246,22 +246,22 @@ def test_a_node_that_may_be_started_alone_is_tried_twice_before_the_program_begi
 
 
 def test_of_nodes_elsewhere_one_sees_their_steps_even_when_they_were_replaced(here):
-    program = Program("counting")
+    program = Program("counting", clock="grown")
     grown = program.add("grown", Grown, placement=Placement(restart="alone"))
     program.add("sees", Sees, [grown])
     running = RayRuntime(program)
     try:
-        while not running.steps("grown"):
+        while not running.steps():
             running.round()
         os.kill(member(running, "grown").pid, signal.SIGKILL)
         while not running.faults:
             running.round()
-        before, seen = running.steps("grown"), 0
+        before, seen = running.steps(), 0
         while seen < before + 20:
             running.round()
             last, seen = seen, running.call("sees", "seen")[0]
             assert seen >= last, "what was counted before it was replaced still counts"
-        assert len(running.faults) == 1 and running.steps("grown") >= seen
+        assert len(running.faults) == 1 and running.steps() >= seen
     finally:
         running.close()
 

@@ -17,6 +17,8 @@ Work = Generator[bool, None, dict[str, float]]
 
 
 class Updates(Protocol):
+    learned_with: int | None  # version of the params of the last gradient, where others change them; None: our own
+
     def update(self, items: Any) -> Work: ...
 
     def counted(self) -> dict[str, float]:
@@ -29,6 +31,8 @@ class Recipe(Protocol):
 
 class Own:
     """The learner alone: all updates of a draw in one call."""
+
+    learned_with: int | None = None
 
     def __init__(self, learner: Learner):
         self.learner = learner

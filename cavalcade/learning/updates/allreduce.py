@@ -164,6 +164,8 @@ class Reduced:
     """A learner's updates, made with those of others. Normalisers are averaged with the gradients, and so are the
     metrics that coefficients change by: all see one mean and change them alike, at the same rounds."""
 
+    learned_with: int | None = None
+
     def __init__(self, learner: Learner, name: str, meeting: Any, summed: bool = False):
         """`summed`: the loss is a sum over its batch, and so has to be the gradient."""
         self.learner, self.seat = learner, meeting.desk(name)

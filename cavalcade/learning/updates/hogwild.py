@@ -88,6 +88,8 @@ class Unlocked:
 class LockFree:
     """A learner's updates, made on the shared arrays."""
 
+    learned_with: int | None = None
+
     def __init__(self, learner: Learner, shared: Any, fetch_first: bool = False):
         self.learner, self.arrays, self.fetch_first = learner, shared.arrays, fetch_first
         steps = {name: self.arrays[name] for name in ("params", "optimiser")}

@@ -102,6 +102,8 @@ class ByServers:
 class Pushed:
     """A learner's updates, made by servers."""
 
+    learned_with: int | None = None
+
     def __init__(self, learner: Learner, name: str, servers: list, deviations: float = 3.0):
         """`servers`: in the order of their slices. `deviations`: how far above the mean a loss may lie."""
         self.learner, self.clients = learner, [server.desk(name) for server in servers]
