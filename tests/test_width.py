@@ -1,8 +1,9 @@
-"""The contract is wide enough for algorithms that are not there yet: two that need what the first four did not.
+"""The contract is wide enough for algorithms that are not there yet: three that need what the first four did not.
 
 `Tiny` is an actor-critic whose critic judges actions, with an averaged target, a rate and a period of its own for the
 policy, and noise in its loss (DDPG's line). `Burning` is recurrent Q-learning that warms its memory up before the
-steps that it learns from (R2D2's).
+steps that it learns from (R2D2's). `Evolving` has no gradient to follow: actors perturb the parameters for whole
+episodes, and the returns say which way to go (evolution strategies).
 """
 
 from dataclasses import dataclass
@@ -14,7 +15,8 @@ import pytest
 from cavalcade import backends
 from cavalcade.algorithms.contract import Acted, Algorithm, Loss, Target
 from cavalcade.config import setting
-from cavalcade.experience import Experience, NStep, Queue, Replay, Unroll
+from cavalcade.errors import UserError
+from cavalcade.experience import Experience, NStep, Outcome, Queue, Replay, Unroll
 from cavalcade.experiment import experiment, systems
 from cavalcade.experiment.experiment import Experiment
 from cavalcade.experiment.run_settings import Settings
@@ -109,7 +111,54 @@ class Burning(Algorithm):
         return Loss(loss, {"loss": loss})
 
 
-KINDS = {"tiny": (Tiny, "Pendulum-v1"), "burning": (Burning, "cavalcade/CartPoleNoVelocity-v1")}
+NOISE = np.random.default_rng(5).standard_normal(2_000).astype(np.float32)  # known to actors and learners
+
+
+@dataclass(frozen=True)
+class Evolving(Algorithm):
+    deviation: float = setting(0.1, "of the perturbation of each parameter", "exploration")
+
+    def model(self, spec, network=None):
+        heads = {"policy": lambda features: linear(features, spec.action.logits)}
+        return build(spec, TORSO, heads, network=network)
+
+    def experience(self):
+        return Experience(Outcome(), Queue(2), 4)
+
+    def optimiser(self, updates):
+        return Optimiser("adam", 1e-2)
+
+    def updates(self, steps, environments):
+        return steps // 50
+
+    def extras(self, spec):
+        return {"offset": np.zeros((), np.int64)}
+
+    def perturb(self, rng, params):
+        offset = rng.integers(0, len(NOISE) - len(params))
+        return params + self.deviation * NOISE[offset : offset + len(params)], {"offset": offset}
+
+    def act(self, xp, spec, forward, obs, carry, first, noise):
+        outputs, carry = forward(obs, carry, first)
+        return Acted(xp.argmax(outputs["policy"], axis=-1), {}, carry)
+
+    def learning_noise(self, spec, rng, indices):
+        return {"known": np.broadcast_to(NOISE, (len(indices), len(NOISE)))}
+
+    def gradient(self, xp, spec, params, samples, noise):
+        better = samples["return"] - xp.mean(samples["return"])
+        better = better / (xp.sqrt(xp.mean(xp.square(better))) + 1e-6)
+        places = xp.expand_dims(samples["offset"], -1) + xp.arange(params.shape[0])
+        directions = xp.reshape(xp.rows(noise["known"], xp.reshape(places, (-1,))), places.shape)
+        gradient = -xp.mean(xp.expand_dims(better, -1) * directions, axis=0) / self.deviation
+        return gradient, Loss(None, {"loss": -xp.mean(samples["return"])})
+
+
+KINDS = {  # with the environment, and steps of a run
+    "tiny": (Tiny, "Pendulum-v1", 200),
+    "burning": (Burning, "cavalcade/CartPoleNoVelocity-v1", 200),
+    "evolving": (Evolving, "CartPole-v1", 2_000),
+}
 ROWS = {
     "local": {},
     "central": {"acting": "central"},
@@ -120,20 +169,20 @@ ROWS = {
 
 @pytest.fixture(autouse=True)
 def known(monkeypatch):
-    for name, (kind, _) in KINDS.items():
+    for name, (kind, *_) in KINDS.items():
         monkeypatch.setitem(experiment.ALGORITHMS, name, kind)
         monkeypatch.setitem(systems.SYSTEMS, name, systems.System(name, "sync", "", ""))
 
 
 def launched(name: str, backend: str, **row) -> Experiment:
-    settings = Settings(steps=400, envs=2, actors=2, backend=backend, evaluations=0, seed=3, **row)
+    settings = Settings(steps=2 * KINDS[name][2], envs=2, actors=2, backend=backend, evaluations=0, seed=3, **row)
     return Experiment.create(name, KINDS[name][1], settings, {})
 
 
 def params_after(name: str, backend: str, row: str) -> np.ndarray:
     runtime = launched(name, backend, **ROWS[row]).launch()
     try:
-        while runtime.steps() < 200:
+        while runtime.steps() < KINDS[name][2]:
             runtime.round()
         version, vector, _ = runtime.call("learner", "latest", -1)
         assert version > 2 and np.isfinite(vector).all()
@@ -146,6 +195,10 @@ def params_after(name: str, backend: str, row: str) -> np.ndarray:
 @pytest.mark.parametrize("row", ROWS)
 @pytest.mark.parametrize("name", KINDS)
 def test_a_tiny_algorithm_runs_under_a_row_and_repeats_itself(name, row, backend):
+    if name == "evolving" and row == "central":
+        with pytest.raises(UserError, match="perturbs them for each actor: use --acting local"):
+            launched(name, backend, **ROWS[row]).program()
+        return
     first, again = params_after(name, backend, row), params_after(name, backend, row)
     assert np.array_equal(first, again)
 
@@ -215,3 +268,36 @@ def test_more_leading_axes_and_a_group_that_the_model_does_not_have():
 
     with pytest.raises(UserError, match="a group 'critc', but the model has only critic, policy"):
         groups.ranges(Layout.of(params), parts.model, Optimiser(groups={"critc": Group()}))
+
+
+def test_outcomes_are_those_of_the_parameters_they_name():
+    """An actor of two environments: each return is that of an episode which was played with one perturbation alone, and
+    the gradient of the learner is the sum of the directions by how much better they did."""
+    runtime = launched("evolving", "numpy").launch()
+    try:
+        table, found = runtime.objects["table"], []
+        insert = table.insert
+        table.insert = lambda items, *rest: found.append(items) or insert(items, *rest)
+        actor = runtime.objects["actor/0"]
+        held, base = [], actor.policy.vector.copy()
+        for _ in range(400):
+            runtime.round()
+            held.append(int(actor.perturbation.extras["offset"][0]))
+            assert np.array_equal(actor.policy.vector - actor.perturbation.base, _perturbed(actor, held[-1])), held[-1]
+    finally:
+        runtime.close()
+    offsets = [int(each) for items in found for each in items.own["offset"]]
+    assert len(set(held)) > 3 and len(offsets) > 8 and set(held) & set(offsets)
+    assert not np.array_equal(actor.perturbation.base, base), "it was learned, and the actor heard of it"
+    learner = launched("evolving", "numpy").parts.learner()
+    size = learner.layout.size
+    items = {"return": np.array([1.0, 3.0], np.float32), "offset": np.array([10, 700]), "obs": np.zeros((2, 1, 4))}
+    gradient, metrics = learner.gradients(items, {"index": np.arange(2), "noise": {"known": NOISE}})
+    expected = -(NOISE[700 : 700 + size] - NOISE[10 : 10 + size]) / 2 / 0.1
+    np.testing.assert_allclose(gradient, expected, rtol=1e-4, atol=1e-4)
+    assert metrics["loss"] == -2.0
+
+
+def _perturbed(actor, offset: int) -> np.ndarray:
+    base = actor.perturbation.base
+    return base + np.float32(0.1) * NOISE[offset : offset + len(base)] - base

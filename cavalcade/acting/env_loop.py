@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
+from cavalcade.acting.perturbation import Perturbation
 from cavalcade.acting.policy import Policy
 from cavalcade.acting.seat import Seat
 from cavalcade.algorithms import Clock
@@ -36,6 +37,8 @@ class EnvLoop:
         self.rng = actor_rng(seed, actor, incarnation)
         self.count, self.spec = self.environments.count, self.policy.model.spec
         self.seat = Seat(experience, self.policy, sink, self.count, actor)
+        perturbs = self.policy.algorithm.perturb is not None
+        self.perturbation = Perturbation(self.policy, self.count) if perturbs else None
         self.obs = self.environments.reset()
         self.first = np.ones(self.count, np.bool_)
         self.steps = 0  # environment steps so far
@@ -59,17 +62,25 @@ class EnvLoop:
                 self.watch.lap("storing")
             return delivered
         self.watch.lap("storing")
-        if seat.wants_params():
+        if self.perturbation is not None:
+            if self.perturbation.due:
+                self.perturbation.renew(self.source.latest(policy.version), self.rng)
+            self.watch.lap("pulling")
+        elif seat.wants_params():
             if newer := self.source.latest(policy.version):
                 policy.load(newer[1], newer[2], newer[0])
             self.watch.lap("pulling")
         noise = policy.algorithm.noise(self.spec, self.rng, self.count, self.clock)
         action, extras, carry = policy.act(self.obs, seat.carry, self.first, noise)
+        if self.perturbation is not None:
+            extras = {**extras, **self.perturbation.extras}
         seat.acted(self.obs, action, extras, carry, policy.version)
         self.watch.lap("acting")
         step = self.environments.step(action)
         self.watch.lap("environment")
         seat.record(step)
+        if self.perturbation is not None:
+            self.perturbation.record(step)
         self.obs, self.first = step.observation, step.first
         self.steps += self.count
         if step.episodes:
@@ -107,6 +118,7 @@ class EnvLoop:
             "environment_metrics": self.environments.metrics.state(),
             "policy": {"vector": self.policy.vector.copy(), "statistics": self.policy.statistics},
             "version": self.policy.version,
+            "perturbation": self.perturbation.state() if self.perturbation else {},
         }
 
     def restore(self, state: dict) -> str:
@@ -115,6 +127,8 @@ class EnvLoop:
         self.episodes = [(total, length) for total, length in state["episodes"]]
         kept = state["policy"]
         self.policy.load(kept["vector"], tree.map(np.copy, kept["statistics"]), state["version"])
+        if self.perturbation is not None:
+            self.perturbation.restore(state["perturbation"])
         self.seat.restore(state)
         self.seat.version = state["version"]
         self.environments.restore(state["environments"])

@@ -83,6 +83,9 @@ class Algorithm(Config):
     # instead of a loss that is differentiated, where an algorithm has it:
     # gradient(xp, spec, params [n], samples, noise) -> (gradient [n], Loss)
     gradient: ClassVar[Callable[..., tuple[Any, Loss]] | None] = None
+    # where an algorithm explores by changing the params themselves, for whole episodes:
+    # perturb(rng, params [n]) -> (params [n], extras of one environment that say what was changed)
+    perturb: ClassVar[Callable[..., tuple[np.ndarray, Tree]] | None] = None
 
     def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
         """The network for this environment; `network` is a user's own torso."""

@@ -27,6 +27,11 @@ def build(name: str, x: Parts) -> Program:
             "algorithm bears no policy lag: use --experience bundled or, where it has them, --queue-batches 2 "
             "--log-epsilon 1e-6."
         )
+    if row.acting == "central" and x.algorithm.perturb is not None:
+        raise UserError(
+            "--acting central answers all environments with the same parameters, but this algorithm perturbs them for "
+            "each actor: use --acting local."
+        )
     partners = add_partners(program, x)
     one, valves = x.of_one_learner, {}
     sinks, drawers = add_tables(program, x)

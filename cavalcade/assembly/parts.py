@@ -58,16 +58,23 @@ class Parts:
         carried.unpack(state.pop("ids"))
         self.__dict__.update(state)
 
+    def but(self, **changes: Any) -> "Parts":
+        """With these changed, none of which concerns the model: it is made once."""
+        made = replace(self, **changes)
+        if "model" in self.__dict__:
+            made.__dict__["model"] = self.model
+        return made
+
     @property
     def of_one_learner(self) -> "Parts":
         """With a learner's share of the actors and of the run."""
         learners = self.row.learners
-        return replace(self, actors=max(1, self.actors // learners), steps=self.steps // learners)
+        return self.but(actors=max(1, self.actors // learners), steps=self.steps // learners)
 
     @property
     def of_actors(self) -> "Parts":
         """Without parameters: actors ask for them before their first step."""
-        return replace(self, origin=None)
+        return self.but(origin=None)
 
     def of_shard(self, shard: int) -> "Parts":
         """With a shard's actors, and their share of what may wait."""
@@ -79,7 +86,7 @@ class Parts:
             )
         store, batch = whole.store.dealt(actors, self.actors, whole.batch)
         part = replace(whole, store=store, batch=batch)
-        return replace(self, actors=actors, part=part, seed=stream_seed(self.seed, 3, shard))
+        return self.but(actors=actors, part=part, seed=stream_seed(self.seed, 3, shard))
 
     @property
     def lock_step(self) -> bool:
@@ -88,7 +95,7 @@ class Parts:
 
     def shared_learner(self) -> Learner:
         """For parameters that all learners change: each of their updates is one of its own."""
-        return replace(self.of_one_learner, steps=self.steps).learner()
+        return self.of_one_learner.but(steps=self.steps).learner()
 
     @cached_property
     def model(self) -> Model:

@@ -5,6 +5,7 @@ from cavalcade.experience.episode import Episode
 from cavalcade.experience.experience import Experience
 from cavalcade.experience.item import Adder, Item
 from cavalcade.experience.nstep import NStep
+from cavalcade.experience.outcome import Outcome
 from cavalcade.experience.stores import SMALLEST_PRIORITY, Queue, Replay, Sizes
 from cavalcade.experience.unroll import Unroll
 
@@ -15,6 +16,7 @@ __all__ = [
     "Experience",
     "Item",
     "NStep",
+    "Outcome",
     "Queue",
     "Replay",
     "Sizes",

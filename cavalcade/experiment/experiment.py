@@ -8,6 +8,7 @@ import os
 import platform
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from functools import cached_property
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
@@ -143,7 +144,7 @@ class Experiment:
             )
         return made
 
-    @property
+    @cached_property
     def parts(self) -> Parts:
         s = self.settings
         parts = Parts(
@@ -165,7 +166,7 @@ class Experiment:
             self.row,
         )
         if s.threads == 0:
-            parts = dataclasses.replace(parts, threads=1 if parts.model.small else max(1, (os.cpu_count() or 1) - 1))
+            parts = parts.but(threads=1 if parts.model.small else max(1, (os.cpu_count() or 1) - 1))
         return parts
 
     @property
@@ -180,7 +181,7 @@ class Experiment:
 
     def program(self, begun_from: Origin | None = None) -> Program:
         """The architecture's program, and an evaluator beside it."""
-        parts, s = dataclasses.replace(self.parts, origin=begun_from), self.settings
+        parts, s = self.parts.but(origin=begun_from), self.settings
         program = ARCHITECTURES[systems.find(self.system).architecture][1](parts)
         program.budget = s.steps
         if s.evaluations:

@@ -30,8 +30,7 @@ def require_extras(experiment: Experiment) -> None:
 
 
 def require_an_update(x: Parts) -> None:
-    """Refuse a run that ends before its learners have anything to draw. A run is over with its last step, so more steps
-    are needed than it takes to make the first batch; actors are taken to be equally fast."""
+    """Refuse a run that ends before its learners have anything to draw; actors are taken to be equally fast."""
     one, bundles = x.of_one_learner, x.row.learners if x.row.experience == "bundled" else 1
     store, item, batch = one.experience.store, one.experience.item, one.experience.batch
     if not store.drawn_once:
@@ -46,7 +45,7 @@ def require_an_update(x: Parts) -> None:
         what = f"--batch {declared}" if declared else f"--envs {x.envs} x --actors {x.actors // bundles}"
         why = f"{what} unrolls of --unroll {length} steps have to be there"
         remedy = "--unroll or --batch" if declared else "--unroll, --envs or --actors"
-    if x.steps <= needed * bundles:
+    if x.steps < needed * bundles:
         each = f" for each of {bundles} learners" if bundles > 1 else ""
         raise UserError(
             f"--steps {x.steps} ends before the first update: {why}{each}, which takes {needed * bundles} steps. "
