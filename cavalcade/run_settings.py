@@ -38,7 +38,7 @@ class Settings(Config):
     envs: int = setting(8, "environments that each actor steps together", "execution", at_least=1)
     vector: str = setting(
         "auto",
-        "auto: from 64 environments on for each actor, those that Gymnasium has for many copies at once, where it does",
+        "auto: from 64 environments on for each actor, all in one step, where Gymnasium has a vector form of them",
         "execution",
         words=("auto", "never"),
     )

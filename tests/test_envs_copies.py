@@ -72,7 +72,7 @@ def test_auto_is_from_64_copies_on_and_never_is_never():
     assert chosen("CartPole-v1", MANY - 1).environment == chosen("CartPole-v1", wanted="never").environment
     assert chosen("CartPole-v1", MANY - 1) == ("CartPole-v1", "")
     assert chosen("CartPole-v1").environment != "CartPole-v1"
-    assert chosen("gymnasium:CartPole-v1").told == " as one vector environment"
+    assert chosen("gymnasium:CartPole-v1").told == " in their vector form"
 
 
 def cartpole():
@@ -129,7 +129,7 @@ def test_what_would_differ_is_stepped_one_by_one_and_says_why(registered):
     assert endless.environment == "CartPole-v1" and "a time limit in any case" in endless.told
     wrapper = gym.wrappers.TransformReward.wrapper_spec(func=None)
     wrapped = registered(single, limited, max_episode_steps=5, additional_wrappers=(wrapper,))
-    assert "its wrappers" in envs.copies(wrapped, probe("CartPole-v1", {}), MANY, "auto", {}).told
+    assert "their wrappers" in envs.copies(wrapped, probe("CartPole-v1", {}), MANY, "auto", {}).told
 
 
 def test_gymnasiums_jax_environments_are_stepped_one_by_one():
@@ -141,7 +141,7 @@ def test_gymnasiums_jax_environments_are_stepped_one_by_one():
 def test_masks_and_options_reach_the_vector_form(registered):
     environment = registered(MaskedBandit, masked)
     found = chosen(environment, arms=5)
-    assert found.told == " as one vector environment, which cannot be saved: a resumed run begins new episodes"
+    assert found.told == " in their vector form, which cannot be saved: a resumed run begins new episodes"
     pool = envs.make(found.environment, MANY, 0, arms=5)
     assert pool.count == MANY and pool.spec.masked and pool.spec.action.counts == (5,)
     assert pool.reset()["action_mask"].shape == (MANY, 5)
@@ -220,7 +220,7 @@ def test_a_run_goes_on_to_the_same_bits(tmp_path, capsys):
         return checkpoint.load_latest(run.checkpoints)[0]["nodes"]
 
     short, whole = train("run", 2_000), train("whole", 4_000)
-    assert f"1 x {MANY} environments as one vector environment; table" in capsys.readouterr().out
+    assert f"1 x {MANY} environments in their vector form; table" in capsys.readouterr().out
     assert short.config["vector"] == "auto"
     before = last(short)
     cavalcade.resume(short.path, steps=4_000)
@@ -232,4 +232,4 @@ def test_a_run_goes_on_to_the_same_bits(tmp_path, capsys):
     assert not np.array_equal(params[0], params[2])
     single = train("single", 1_000, vector="never")
     assert single.config["vector"] == "never" and last(single)["actor/0"]["environments"]["resume"] == "replayed"
-    assert "vector" not in capsys.readouterr().out
+    assert "vector form" not in capsys.readouterr().out

@@ -168,12 +168,14 @@ class VectorAdapter:
         self._unused_reset = False
         terminated, truncated = np.array(raw_terminated, np.bool_), np.array(raw_truncated, np.bool_)
         ended = terminated | truncated
-        reward = np.where(valid, np.asarray(raw_reward, np.float64), 0.0)
+        reward = np.asarray(raw_reward, np.float64)
+        if np.count_nonzero(self._resetting):
+            reward = np.where(valid, reward, 0.0)
         self._total += reward
         small_reward = reward.astype(np.float32)
         self._sentinel.check_reward(small_reward)
 
-        any_ended = bool(ended.any())
+        any_ended = np.count_nonzero(ended) > 0
         current = next_observation = self._encode(raw)
         if self._mode is AutoresetMode.SAME_STEP and any_ended:
             next_observation = self._with_final_rows(current, ended)
@@ -181,8 +183,7 @@ class VectorAdapter:
         if self.info and (any_ended or METRICS in self.info):
             self.metrics.add_vector_step(self.info, valid, ended, self._mode is AutoresetMode.SAME_STEP)
 
-        episodes = self._finish(ended) if any_ended else []
-        first = ended
+        episodes, first = self._finish(ended) if any_ended else [], ended
         if self._mode is AutoresetMode.NEXT_STEP:
             first = self._next_step_first(ended)
         elif self._mode is AutoresetMode.DISABLED and any_ended:
@@ -203,8 +204,7 @@ class VectorAdapter:
 
     def _finish(self, ended: np.ndarray) -> list[Episode]:
         rows = np.flatnonzero(ended)
-        finished = zip(rows.tolist(), self._total[rows].tolist(), self._length[rows].tolist())
-        episodes = list(map(Episode._make, finished))
+        episodes = list(map(Episode, rows.tolist(), self._total[rows].tolist(), self._length[rows].tolist()))
         self._episode[rows] += 1
         self._length[rows] = 0
         self._total[rows] = 0.0
@@ -212,7 +212,7 @@ class VectorAdapter:
 
     def _next_step_first(self, ended: np.ndarray) -> np.ndarray:
         first, self._resetting = self._resetting, ended
-        if (first & ended).any():
+        if np.count_nonzero(first & ended):
             raise BadEnvironment(
                 f"The vector environment '{self.spec.environment}' says that it resets in the step after an "
                 "episode's end (NEXT_STEP), but ended an episode in that very step; "

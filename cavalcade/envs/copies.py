@@ -1,8 +1,8 @@
 """Which copies an actor steps: so many single environments, or one vector environment that Gymnasium has for them.
 
-An id may have a vector entry point: the same environment, written for many copies at once, which steps thousands of
-them in the time of a few. It is used where it means the same as single copies, as far as that can be seen before a run;
-otherwise the single ones are, and the line at the start of a run says why.
+An id may have a vector form (Gymnasium calls it a vector entry point): the same environment, written for many copies at
+once, which steps thousands of them in the time of a few. It is used where it means the same as single copies, as far as
+that can be seen before a run; otherwise the single ones are, and the line at the start of a run says why.
 """
 
 import dataclasses
@@ -20,10 +20,10 @@ from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.envs.names import named
 from cavalcade.specs import EnvSpec
 
-MANY = 64  # copies of each actor, from which on a vector environment is used
+MANY = 64  # copies of each actor, from which on the vector form is used
 WRONG = "gymnasium.envs.phys2d."  # where all copies stand still while one of them begins an episode (Gymnasium 1.4)
 
-SINGLY, TOGETHER = ", stepped one by one", " as one vector environment"
+SINGLY, TOGETHER = ", stepped one by one", " in their vector form"
 UNSAVED = ", which cannot be saved: a resumed run begins new episodes"
 
 
@@ -44,9 +44,9 @@ def copies(environment: Any, spec: EnvSpec, count: int, wanted: str, options: Ma
         tried = VectorAdapter(maker(MANY, **options), environment, seed=0)
         tried.close()
     except Exception as error:  # single ones were made before, so there is something to go on with
-        return Copies(environment, f"{SINGLY}: the vector environment fails ({type(error).__name__}: {error})")
+        return Copies(environment, f"{SINGLY}: their vector form fails ({type(error).__name__}: {error})")
     if dataclasses.replace(tried.spec, environment=spec.environment) != spec:
-        return Copies(environment, f"{SINGLY}: the vector environment has other spaces or another time limit")
+        return Copies(environment, f"{SINGLY}: their vector form has other spaces or another time limit")
     return Copies(maker, TOGETHER if tried.resume == "restored" else TOGETHER + UNSAVED)
 
 
@@ -65,18 +65,18 @@ def _registered(environment: Any) -> Registered | None:
 
 
 def _difference(registered: Registered, options: Mapping[str, Any]) -> str:
-    """Why the vector environment would not mean the same, as far as its declaration tells; empty if it would."""
+    """Why the vector form would not mean the same, as far as its declaration tells; empty if it would."""
     entry: Any = registered.vector_entry_point
     if isinstance(entry, str) and entry.startswith(WRONG):
-        return "in Gymnasium's vector environment all copies stand still while one of them begins an episode"
+        return "in their vector form all stand still while one of them begins an episode"
     if registered.additional_wrappers:
-        return "its wrappers are made for single environments"
+        return "their wrappers are made for single ones"
     parameters = inspect.signature(load_env_creator(entry) if isinstance(entry, str) else entry).parameters
     for option in {**registered.kwargs, **options}:
         if option not in parameters or option == "num_envs":
-            return f"the vector environment has no option '{option}'"
+            return f"their vector form has no option '{option}'"
     limit = options.get("max_episode_steps", registered.max_episode_steps)
     own = parameters["max_episode_steps"].default if "max_episode_steps" in parameters else None
     if (limit is None and own) or (limit is not None and limit < 1):  # gym.make takes -1 for no limit
-        return "the vector environment has a time limit in any case"
+        return "their vector form has a time limit in any case"
     return ""
