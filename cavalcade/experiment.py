@@ -86,7 +86,7 @@ class Experiment:
             check_same_spaces(spec, probe(envs.again(environment), {}))  # that others like it can be made
         algorithm = algorithm_for(system, spec, overrides)
         factory = adapt(network, settings.backend) if network is not None else None
-        copies = envs.copies(environment, spec, settings.envs, settings.vector, options or {})
+        copies = envs.copies_of(environment, spec, settings.envs, settings.vector, options or {})
         made = cls(system, environment, settings, algorithm, spec, options or {}, copies, factory, origin)
         # what does not fit together is refused here, before anything is written
         algorithm.minibatches(np.random.default_rng(0), made.parts.experience.batch)

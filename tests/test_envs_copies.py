@@ -16,7 +16,7 @@ SMALL |= {"seed": 3, "evaluations": 1, "evaluation_episodes": 2}
 
 
 def chosen(environment, count=MANY, wanted="auto", **options):
-    return envs.copies(environment, probe(environment, options), count, wanted, options)
+    return envs.copies_of(environment, probe(environment, options), count, wanted, options)
 
 
 def many(count=MANY, seed=0, **options):
@@ -129,12 +129,12 @@ def test_what_would_differ_is_stepped_one_by_one_and_says_why(registered):
     assert endless.environment == "CartPole-v1" and "a time limit in any case" in endless.told
     wrapper = gym.wrappers.TransformReward.wrapper_spec(func=None)
     wrapped = registered(single, limited, max_episode_steps=5, additional_wrappers=(wrapper,))
-    assert "their wrappers" in envs.copies(wrapped, probe("CartPole-v1", {}), MANY, "auto", {}).told
+    assert "their wrappers" in envs.copies_of(wrapped, probe("CartPole-v1", {}), MANY, "auto", {}).told
 
 
 def test_gymnasiums_jax_environments_are_stepped_one_by_one():
     """In their vector form all copies stand still while one of them begins an episode."""
-    found = envs.copies("phys2d/CartPole-v1", probe("CartPole-v1", {}), MANY, "auto", {})
+    found = envs.copies_of("phys2d/CartPole-v1", probe("CartPole-v1", {}), MANY, "auto", {})
     assert found.environment == "phys2d/CartPole-v1" and "stand still" in found.told
 
 

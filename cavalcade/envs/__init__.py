@@ -15,7 +15,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from cavalcade.envs import carried, toy
 from cavalcade.envs.adapter import VectorAdapter
-from cavalcade.envs.copies import Copies, copies
+from cavalcade.envs.copies import Copies, copies_of
 from cavalcade.envs.loop import EnvironmentLoop
 from cavalcade.envs.made import again, held, rehearse, require_place
 from cavalcade.envs.names import make_registered, named
@@ -23,7 +23,7 @@ from cavalcade.envs.vector import Environments, Episode, Step
 from cavalcade.errors import UserError
 from cavalcade.failures import EnvironmentFailed
 
-__all__ = ["Copies", "Environments", "Episode", "Step", "again", "copies", "held", "make", "named", "require_place"]
+__all__ = ["Copies", "Environments", "Episode", "Step", "again", "copies_of", "held", "make", "named", "require_place"]
 
 toy.register()
 

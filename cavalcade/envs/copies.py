@@ -32,7 +32,7 @@ class Copies(NamedTuple):
     told: str = ""  # how they are stepped, for the line at the start of a run; nothing where there is no choice
 
 
-def copies(environment: Any, spec: EnvSpec, count: int, wanted: str, options: Mapping[str, Any]) -> Copies:
+def copies_of(environment: Any, spec: EnvSpec, count: int, wanted: str, options: Mapping[str, Any]) -> Copies:
     """`spec`: of a single one. `wanted`: 'auto' or 'never'. `options`: for the environment."""
     registered = _registered(environment) if wanted == "auto" and count >= MANY else None
     if registered is None or registered.vector_entry_point is None:
