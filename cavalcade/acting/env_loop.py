@@ -133,9 +133,9 @@ class EnvLoop:
         self.seat.version = state["version"]
         self.environments.restore(state["environments"])
         self.environments.metrics.restore(state["environment_metrics"])
-        if self.environments.resume == "replayed":
+        if self.environments.resume != "restarted":
             self.obs, self.first = state["obs"], np.copy(state["first"])
-            return "environments replayed, the run goes on exactly"
+            return f"environments {self.environments.resume}, the run goes on exactly"
         self.seat.begin_again()
         self.obs = self.environments.reset()
         self.first = np.ones(self.count, np.bool_)

@@ -156,8 +156,8 @@ class EnvWorker:
         self.episodes = [(total, length) for total, length in state["episodes"]]
         self.environments.restore(state["environments"])
         self.environments.metrics.restore(state["environment_metrics"])
-        if self.environments.resume == "replayed":
-            return "environments replayed, the run goes on exactly"
+        if self.environments.resume != "restarted":
+            return f"environments {self.environments.resume}, the run goes on exactly"
         self.run, self.begins, self.paused = self.run + 1, self.asked, None
         return "environments cannot be saved and were restarted at an episode boundary"
 

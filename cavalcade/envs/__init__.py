@@ -15,6 +15,7 @@ from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from cavalcade.envs import carried, toy
 from cavalcade.envs.adapter import VectorAdapter
+from cavalcade.envs.copies import Copies, copies_of
 from cavalcade.envs.encoding import ActionDecoder, random_actions
 from cavalcade.envs.loop import EnvironmentLoop
 from cavalcade.envs.made import again, held, rehearse, require_place
@@ -27,12 +28,14 @@ from cavalcade.step import Episode, Step
 
 __all__ = [
     "ActionDecoder",
+    "Copies",
     "Environments",
     "Episode",
     "Step",
     "action_space",
     "again",
     "carried",
+    "copies_of",
     "held",
     "make",
     "named",

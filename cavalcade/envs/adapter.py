@@ -5,7 +5,8 @@
 - SAME_STEP resets at once and hides the final observation in its infos: it is put back as the successor.
 - DISABLED never resets: the adapter does, only where an episode ended.
 
-A vector environment keeps its random state to itself, so a restored one begins new episodes from new seeds.
+A vector environment whose whole state lies in plain attributes is saved and restored exactly (`attributes.py`); others
+keep it to themselves, so a restored one begins new episodes from new seeds.
 """
 
 from dataclasses import replace
@@ -15,9 +16,9 @@ import numpy as np
 from gymnasium.vector import AutoresetMode, VectorEnv
 
 from cavalcade import tree
-from cavalcade.envs import protocol
-from cavalcade.envs.batches import as_info, autoreset_mode, mask_of_row, replaced, take
-from cavalcade.envs.encoding import ActionDecoder, Encoder
+from cavalcade.envs import attributes, protocol
+from cavalcade.envs.batches import as_info, autoreset_mode, final_observations, mask_of_row, replaced, take
+from cavalcade.envs.encoding import ActionDecoder, Encoder, random_actions
 from cavalcade.envs.fitting import MISTAKES
 from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.sentinel import Sentinel
@@ -28,7 +29,7 @@ from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK
 from cavalcade.step import Episode, Step
 
-FINAL_KEYS = ("final_obs", "final_observation")  # since Gymnasium 1.1; before
+TRIED = 16  # steps, after the first reset: whether the same attributes lead to the same steps
 
 
 class VectorAdapter:
@@ -41,14 +42,12 @@ class VectorAdapter:
         reuses_buffers: bool = True,
         borrowed: bool = False,
     ) -> None:
-        """`reuses_buffers`: the environment may write into arrays it returned before, so they are copied. `borrowed`:
-        whoever made the environment closes it."""
+        """`reuses_buffers`: it may write into arrays it returned before. `borrowed`: whoever made it closes it."""
         self._env, self._name, self._borrowed = env, name, borrowed
         self._mode = autoreset_mode(env, name)
         self._seed = (seed, actor)
         self._resets = 0
         self.count = env.num_envs
-        self.resume = "restarted"
         self.restarted = np.zeros(self.count, bool)
         self.info: dict = {}  # of the last reset or step
         self.metrics = Tally()
@@ -69,8 +68,10 @@ class VectorAdapter:
         self.spec = replace(self._encoder.spec, time_limit=time_limit(env))
         self._sentinel = Sentinel(self.spec, self.count, self._place)
         self._observation = self._encode(raw)
-        self._check_first(self._observation)
+        self._check(self._observation)
         self._unused_reset = True
+        self._saves = attributes.read(env) is not None and self._repeats()
+        self.resume = "restored" if self._saves else "restarted"
 
     @property
     def remarks(self) -> dict[str, str]:
@@ -87,11 +88,23 @@ class VectorAdapter:
             self._resets += 1
             self._episode += 1
             self._length[:], self._total[:], self._resetting[:] = 0, 0.0, False
-            raw, self.info = self._reset(seed=self._reset_seed())
-            self._observation = self._encode(raw)
-            self._check_first(self._observation)
+            self._begin()
         self._unused_reset = False
         return self._observation
+
+    def _begin(self) -> None:
+        raw, self.info = self._reset(seed=self._reset_seed())
+        self._observation = self._encode(raw)
+        self._check(self._observation)
+
+    def _repeats(self) -> bool:
+        """Whether the environment can be saved. Afterwards it begins as if that had not been tried."""
+        random = np.random.default_rng(0)
+        drawn = [random_actions(self.spec, self._observation, self.count, random) for _ in range(TRIED)]
+        repeats = attributes.repeats(self._env, [*map(self._decoder.batch, drawn)], self._encoder.batch)
+        attributes.seed_spaces(self._env, self._reset_seed())
+        self._begin()
+        return repeats
 
     def _reset(self, **how: Any) -> tuple[Any, dict]:
         try:
@@ -156,28 +169,28 @@ class VectorAdapter:
         self._unused_reset = False
         terminated, truncated = np.array(raw_terminated, np.bool_), np.array(raw_truncated, np.bool_)
         ended = terminated | truncated
-        reward = np.where(valid, np.asarray(raw_reward, np.float64), 0.0)
+        reward = np.asarray(raw_reward, np.float64)
+        if np.count_nonzero(self._resetting):
+            reward = np.where(valid, reward, 0.0)
         self._total += reward
         small_reward = reward.astype(np.float32)
         self._sentinel.check_reward(small_reward)
 
-        any_ended = bool(ended.any())
+        any_ended = np.count_nonzero(ended) > 0
         current = next_observation = self._encode(raw)
         if self._mode is AutoresetMode.SAME_STEP and any_ended:
             next_observation = self._with_final_rows(current, ended)
-        self._sentinel.check_observation(next_observation)
-        self._sentinel.check_mask(next_observation, terminated)
+        self._check(next_observation, terminated)
         if self.info and (any_ended or METRICS in self.info):
-            self._count_metrics(valid, ended)
+            self.metrics.add_vector_step(self.info, valid, ended, self._mode is AutoresetMode.SAME_STEP)
 
-        episodes = self._finish(ended) if any_ended else []
-        first = ended
+        episodes, first = self._finish(ended) if any_ended else [], ended
         if self._mode is AutoresetMode.NEXT_STEP:
             first = self._next_step_first(ended)
         elif self._mode is AutoresetMode.DISABLED and any_ended:
             current = self._reset_rows(next_observation, ended)
         if current is not next_observation:
-            self._check_first(current)
+            self._check(current)
         self._observation = current
         return Step(
             next_observation=next_observation,
@@ -191,26 +204,16 @@ class VectorAdapter:
         )
 
     def _finish(self, ended: np.ndarray) -> list[Episode]:
-        rows = np.flatnonzero(ended).tolist()
-        episodes = [Episode(row, float(self._total[row]), int(self._length[row])) for row in rows]
+        rows = np.flatnonzero(ended)
+        episodes = list(map(Episode, rows.tolist(), self._total[rows].tolist(), self._length[rows].tolist()))
         self._episode[rows] += 1
         self._length[rows] = 0
         self._total[rows] = 0.0
         return episodes
 
-    def _count_metrics(self, valid: np.ndarray, ended: np.ndarray) -> None:
-        """Of rows that were reset in this step the infos are those of the reset; those of the end are beside them."""
-        over = np.flatnonzero(ended).tolist()
-        if self._mode is not AutoresetMode.SAME_STEP:
-            self.metrics.add_vector(self.info, np.flatnonzero(valid).tolist(), over)
-            return
-        self.metrics.add_vector(self.info, np.flatnonzero(~ended).tolist(), [])
-        if over:
-            self.metrics.add_vector(as_info(self.info.get("final_info")), over, over)
-
     def _next_step_first(self, ended: np.ndarray) -> np.ndarray:
         first, self._resetting = self._resetting, ended
-        if (first & ended).any():
+        if np.count_nonzero(first & ended):
             raise BadEnvironment(
                 f"The vector environment '{self.spec.environment}' says that it resets in the step after an "
                 "episode's end (NEXT_STEP), but ended an episode in that very step; "
@@ -221,12 +224,7 @@ class VectorAdapter:
     def _with_final_rows(self, current: tree.Tree, ended: np.ndarray) -> tree.Tree:
         """SAME_STEP: the true successors, taken out of the infos."""
         final_info = self.info.get("final_info")
-        final = next((self.info[key] for key in FINAL_KEYS if key in self.info), None)
-        if final is None:
-            raise BadEnvironment(
-                f"The vector environment '{self.spec.environment}' resets in the step that ends an episode "
-                "(SAME_STEP) but gives no info['final_obs']; make it give the final observations there."
-            )
+        final = final_observations(self.info, self._name)
         rows = np.flatnonzero(ended).tolist()
         if isinstance(final, (dict, tuple)):  # batched like an observation
             rows_of_final = tree.take(self._encoder.batch(final, as_info(final_info)), rows)
@@ -247,9 +245,9 @@ class VectorAdapter:
             self._inspector.check_batch(take(raw, rows), rows)
         return replaced(observation, rows, tree.take(self._encoder.batch(raw, info), rows))
 
-    def _check_first(self, observation: tree.Tree) -> None:
+    def _check(self, observation: tree.Tree, terminated: np.ndarray | None = None) -> None:
         self._sentinel.check_observation(observation)
-        self._sentinel.check_mask(observation, None)
+        self._sentinel.check_mask(observation, terminated)
 
     def _place(self, row: int) -> str:
         place = f"environment {row}, episode {self._episode[row]}, step {self._length[row]}"
@@ -258,10 +256,22 @@ class VectorAdapter:
         return place
 
     def state(self) -> dict:
-        return {"resume": "restarted", "resets": self._resets, "episode": self._episode.copy()}
+        kept = attributes.read(self._env) if self._saves else None
+        begun = {"resets": self._resets, "episode": self._episode.copy()}
+        if kept is None:
+            return {"resume": "restarted", **begun}
+        return {
+            "resume": "restored",
+            **begun,
+            "length": self._length.copy(),
+            "total": self._total.copy(),
+            "resetting": self._resetting.copy(),
+            "observation": tree.map(np.copy, self._observation),
+            "attributes": kept,
+        }
 
     def restore(self, state: dict) -> tree.Tree:
-        if state.get("resume") != "restarted" or len(state["episode"]) != self.count:
+        if state.get("resume") not in ("restored", "restarted") or len(state["episode"]) != self.count:
             raise UserError(
                 f"The stored state of '{self.spec.environment}' was made with other environments; "
                 f"restore it with the same kind and number of environments (here a vector of {self.count})."
@@ -269,8 +279,15 @@ class VectorAdapter:
         self._resets = int(state["resets"])
         self._episode = np.array(state["episode"], np.int64)
         self._unused_reset = False
-        self.restarted[:] = True
-        return self.reset()
+        exact = state["resume"] == "restored" and self._saves and attributes.write(self._env, state["attributes"])
+        self.resume = "restored" if exact else "restarted"
+        self.restarted[:] = not exact
+        if not exact:
+            return self.reset()
+        self._length, self._total = np.array(state["length"], np.int64), np.array(state["total"], np.float64)
+        self._resetting = np.array(state["resetting"], np.bool_)
+        self._observation = tree.map(np.array, state["observation"])
+        return self._observation
 
     def render(self) -> np.ndarray | None:
         if self._env.render_mode is None:

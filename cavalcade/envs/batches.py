@@ -11,6 +11,8 @@ from cavalcade import tree
 from cavalcade.errors import BadEnvironment
 from cavalcade.specs import MASK
 
+FINAL_KEYS = ("final_obs", "final_observation")  # since Gymnasium 1.1; before
+
 
 def autoreset_mode(env: VectorEnv, name: str) -> AutoresetMode:
     mode = getattr(env.unwrapped, "autoreset_mode", None)
@@ -26,6 +28,17 @@ def autoreset_mode(env: VectorEnv, name: str) -> AutoresetMode:
             f"The vector environment '{name}' has the autoreset mode {mode!r} in its metadata; "
             f"set metadata['autoreset_mode'] to one of {known}."
         ) from None
+
+
+def final_observations(info: dict, name: str) -> Any:
+    """Those of episodes that ended in the step in which the next ones began (SAME_STEP)."""
+    for key in FINAL_KEYS:
+        if key in info:
+            return info[key]
+    raise BadEnvironment(
+        f"The vector environment '{name}' resets in the step that ends an episode (SAME_STEP) but gives no "
+        "info['final_obs']; make it give the final observations there."
+    )
 
 
 def replaced(observation: tree.Tree, rows: list[int], values: tree.Tree) -> tree.Tree:

@@ -120,7 +120,8 @@ def _batcher(space: gym.Space, masks: Builder | None, copy: bool) -> Builder:
     dtype, start = _values(space)
     if start.any():
         return lambda batch: np.asarray(batch, dtype) - start
-    return (lambda batch: np.array(batch, dtype)) if copy else (lambda batch: np.asarray(batch, dtype))
+    # Rows in a piece: whoever reads them row by row, and the sums of `sentinel.py`, would else copy them once more.
+    return (lambda batch: np.array(batch, dtype, order="C")) if copy else (lambda batch: np.asarray(batch, dtype))
 
 
 def _children(space: gym.Space, build: Callable[[gym.Space], Builder], masks: Builder | None) -> list:

@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from cavalcade.envs.batches import as_info
 from cavalcade.specs import MASK
 
 METRICS = "metrics"
@@ -32,6 +33,17 @@ class Tally:
     def add_end(self, info: dict) -> None:
         """Of the step that ended an episode."""
         self._add_all({name: value for name, value in info.items() if name not in NOT_METRICS})
+
+    def add_vector_step(self, info: dict, valid: np.ndarray, ended: np.ndarray, reset_at_once: bool) -> None:
+        """Of one step of a vector environment. Where rows were reset in the step that ended their episode, its infos
+        are those of the reset; those of the end are beside them."""
+        over = np.flatnonzero(ended).tolist()
+        if not reset_at_once:
+            self.add_vector(info, np.flatnonzero(valid).tolist(), over)
+            return
+        self.add_vector(info, np.flatnonzero(~ended).tolist(), [])
+        if over:
+            self.add_vector(as_info(info.get("final_info")), over, over)
 
     def add_vector(self, info: dict, rows: Sequence[int], ended: Sequence[int]) -> None:
         """The same from the infos of a vector environment: of a step of `rows`, some of which `ended` their episode."""

@@ -15,7 +15,7 @@ class Environments(Protocol):
 
     spec: EnvSpec
     count: int
-    resume: str  # what `restore` can do: 'replayed' (exact) or 'restarted' (new episodes)
+    resume: str  # what `restore` can do: 'replayed' or 'restored' (both exact), or 'restarted' (new episodes)
     restarted: np.ndarray  # [N] bool; where the last `restore` had to begin a new episode
     metrics: Tally  # numbers that the environments put into their infos
 

@@ -61,6 +61,7 @@ class Experiment:
     algorithm: Algorithm
     spec: EnvSpec
     options: dict
+    copies: envs.Copies  # what each actor steps
     network: Callable[[EnvSpec], Network] | None = None
     origin: str = ""  # the folder of the run whose policy this one begins from, if it does
 
@@ -82,7 +83,8 @@ class Experiment:
             check_same_spaces(spec, probe(envs.again(environment), {}))  # that others like it can be made
         algorithm = algorithm_for(system, spec, overrides)
         factory = adapt(network, settings.backend) if network is not None else None
-        made = cls(system, environment, settings, algorithm, spec, options or {}, factory, origin)
+        copies = envs.copies_of(environment, spec, settings.envs, settings.vector, options or {})
+        made = cls(system, environment, settings, algorithm, spec, options or {}, copies, factory, origin)
         # what does not fit together is refused here, before anything is written
         algorithm.minibatches(np.random.default_rng(0), made.parts.experience.batch)
         algorithm.optimiser(1)
@@ -150,7 +152,7 @@ class Experiment:
         parts = Parts(
             self.algorithm,
             self.spec,
-            self.environment,
+            self.copies.environment,
             s.backend,
             s.envs,
             s.actors,

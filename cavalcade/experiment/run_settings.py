@@ -36,6 +36,12 @@ class Settings(Config):
         1, "workers that act; in processes of their own with --runtime process", "execution", at_least=1
     )
     envs: int = setting(8, "environments that each actor steps together", "execution", at_least=1)
+    vector: str = setting(
+        "auto",
+        "auto: from 64 environments on for each actor, all in one step, where Gymnasium has a vector form of them",
+        "execution",
+        words=("auto", "never"),
+    )
     runtime: str = setting(
         "inprocess",
         "one process, repeatable to the bit; one for each actor, for table and learner, for evaluation; or Ray",

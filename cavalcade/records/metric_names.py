@@ -51,9 +51,9 @@ METRICS = {
     "table_capacity": Metric("table/capacity", "items that it can hold"),
     "time_in_table_seconds": Metric("table/seconds", "age in seconds of what was drawn"),
     "replay_age": Metric("table/replay_age", "with replay: updates made since what was drawn was acted"),
-    "steps_per_second": Metric("speed/steps_per_second", "environment steps each second, over the last ten rows"),
+    "steps_per_second": Metric("speed/steps_per_second", "environment steps each second, over ten rows or more"),
     "frames_per_second": Metric("speed/frames_per_second", "frames that the environments played each second"),
-    "updates_per_second": Metric("speed/updates_per_second", "updates each second, over the last ten rows"),
+    "updates_per_second": Metric("speed/updates_per_second", "updates each second, over ten rows or more"),
     "adjusted": Metric("active/adjusted", "sentences on what `--adjust-every` changed; in `metrics.jsonl` only"),
 }
 FAMILIES = {  # by how the name begins

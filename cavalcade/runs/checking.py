@@ -257,6 +257,8 @@ class Check:
         how = self._tried("resume", again)
         if how == "replayed":
             self._say("ok", "resume", "A resumed run replays its episodes exactly.")
+        elif how == "restored":
+            self._say("ok", "resume", "A resumed run goes on with its episodes exactly.")
         elif how is not None:
             self._say("ok", "resume", "A resumed run begins new episodes: these cannot be replayed.")
 

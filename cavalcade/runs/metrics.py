@@ -2,13 +2,16 @@
 
 import time
 from collections import deque
+from itertools import pairwise
 
 import numpy as np
 
 from cavalcade.runs.budget import Budget, Ledger, together
 
 WINDOW = 100  # episodes behind the median and quartiles shown
-RATES, SPAN = 10, 1.0  # rows and seconds over which speeds and shares of time are taken, at least
+# Speeds and shares of time are taken over so many rows and seconds, at least. A large batch is acted over many rows and
+# learned in a pause between two of them, so there are also some pauses in that time, or one of them in a long time.
+RATES, SPAN, PAUSES, LONG = 10, 1.0, 5, 60.0
 
 
 class Metrics:
@@ -29,6 +32,7 @@ class Metrics:
         self.ledger = Ledger(places)
         self.start: dict | None = None  # what was booked until the first row, while processes waited for each other
         self.recent: Budget = {}  # of the last rows
+        self.learned = 0  # rows of this sitting in which there were new updates
         # of each row: seconds, steps, updates, what was booked; back to the row from which speeds are taken
         self.rates: deque[tuple[float, int, int, dict]] = deque([(0.0, 0, 0, {})])
 
@@ -38,14 +42,13 @@ class Metrics:
 
     def row(self, reports: dict[str, dict]) -> dict:
         now = self.elapsed
-        while len(self.rates) > RATES and now - self.rates[1][0] >= SPAN:
-            self.rates.popleft()
-        since, step_then, updates_then, booked_then = self.rates[0]
-        span = max(now - since, 1e-9)
         actors = [report for report in reports.values() if "episodes" in report]
         learners = [report for report in reports.values() if "updates" in report]
         finished = [episode for report in actors for episode in report["episodes"]]
         step, updates = sum(r["steps"] for r in actors), max((r["updates"] for r in learners), default=0)
+        self._forget_rates(now, updates)
+        since, step_then, updates_then, booked_then = self.rates[0]
+        span = max(now - since, 1e-9)
         row: dict = {
             "step": step,
             "time": now,
@@ -95,6 +98,21 @@ class Metrics:
             row |= {f"time_{kind}_{role}": x for kind, spent in self.recent.items() for role, x in spent.shares.items()}
         return row
 
+    def _forget_rates(self, now: float, updates: int) -> None:
+        """Before another row: drop the oldest, as long as those that stay are enough to take speeds from. The time that
+        they span begins after a pause for learning, so that it holds as much acting as learning."""
+        self.learned += updates > self.rates[-1][2]
+        pauses = 0
+        for rows, (entry, older) in enumerate(pairwise(reversed(self.rates)), 1):
+            pauses, updates = pauses + (updates > entry[2]), entry[2]
+            span = now - entry[0]
+            enough = min(self.learned, PAUSES if span < LONG else 1)
+            after_a_pause = entry[2] > older[2] or not enough or span >= LONG
+            if rows >= RATES and span >= SPAN and pauses >= enough and after_a_pause:
+                while len(self.rates) > rows:
+                    self.rates.popleft()
+                return
+
     def _of_environments(self, actors: list[dict]) -> dict[str, float]:
         """Means of the numbers that environments put into their infos, over all of them."""
         sums: dict[str, tuple[float, int]] = {}
@@ -135,4 +153,4 @@ class Metrics:
         self.window = deque(state["window"], maxlen=WINDOW)
         self.episodes, self.step, self.updates = state["episodes"], state["step"], state["updates"]
         self.adjustments = state["adjustments"]
-        self.rates = deque([(self.before, self.step, self.updates, {})])
+        self.rates, self.learned = deque([(self.before, self.step, self.updates, {})]), 0

@@ -121,7 +121,7 @@ def test_fuzz_no_pair_crosses_an_episode(mode, ending):
 
 def test_gymnasium_cartpole_vector_environment():
     environments = envs.make(CartPoleVectorEnv, 4, seed=3)  # told how many by its parameter num_envs
-    assert environments.count == 4 and environments.resume == "restarted"
+    assert environments.count == 4 and environments.resume == "restored"
     environments.reset()
     random, episodes, invalid = np.random.default_rng(0), 0, 0
     for _ in range(300):

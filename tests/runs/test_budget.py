@@ -263,10 +263,30 @@ def test_speeds_are_taken_over_a_second_and_ten_rows_at_least(monkeypatch):
     found.append(metrics.row({"actor/0": {"steps": 4000, "episodes": []}, "learner": learner}))
     assert all(row["steps_per_second"] == pytest.approx(1000, rel=0.02) for row in found)
     assert all(row["updates_per_second"] == pytest.approx(2, rel=0.5) for row in found[100:])
-    assert found[-1]["updates_per_second"] == pytest.approx(2, rel=0.02) and len(metrics.rates) < 110
+    assert found[-1]["updates_per_second"] == pytest.approx(2, rel=0.02) and len(metrics.rates) < 310
     now[0] += 1000.0  # rows far apart
     row = metrics.row({"actor/0": {"steps": 5000, "episodes": []}, "learner": learner})
     assert row["steps_per_second"] == pytest.approx(1.09, rel=0.01) and len(metrics.rates) <= 11
+
+
+@pytest.mark.parametrize(("row_seconds", "learning_seconds"), [(0.015, 0.6), (0.25, 0.5)])
+def test_speeds_hold_acting_and_learning_alike(monkeypatch, row_seconds, learning_seconds):
+    """Large batches are acted over many rows, and learned from in a pause between two of them."""
+    now, updates, found = [100.0], 0, []
+    monkeypatch.setattr("cavalcade.metrics.time.perf_counter", lambda: now[0])
+    metrics, cycle = Metrics(), 13 * row_seconds + learning_seconds
+    now[0] += 5.0  # the start
+    for n in range(13 * 30):
+        now[0] += row_seconds
+        if n % 13 == 12:
+            now[0], updates = now[0] + learning_seconds, updates + 16
+        learner = {"updates": updates, "metrics": {}}
+        found.append(metrics.row({"actor/0": {"steps": 10_000 * (n + 1), "episodes": []}, "learner": learner}))
+    assert all(row["updates_per_second"] > 0 for row in found[12:])
+    settled = [row for row in found if row["time"] > 8.0 + 6 * cycle]
+    assert all(row["updates_per_second"] == pytest.approx(16 / cycle, rel=0.25) for row in settled)
+    assert all(row["steps_per_second"] == pytest.approx(130_000 / cycle, rel=0.25) for row in settled)
+    assert len(metrics.rates) < 13 * 7
 
 
 def test_in_one_process_rows_hold_roles_only():
