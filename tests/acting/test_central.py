@@ -300,9 +300,9 @@ def test_a_worker_needs_neither_torch_nor_jax():
     """In a process of its own, with environments made from parts, asking a desk as a worker does."""
     script = """
 import sys
-from cavalcade.env_worker import EnvWorker
+from cavalcade.acting.env_worker import EnvWorker
 from cavalcade.transport import Exchange
-from cavalcade.requests import RequestLayout
+from cavalcade.acting.requests import RequestLayout
 from tests.acting.test_central import parts_of
 x = parts_of("ppo")
 exchange = Exchange(RequestLayout(x.algorithm, x.spec).blank(x.envs), {"action": x.spec.action.zeros(x.envs)})

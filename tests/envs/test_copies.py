@@ -115,7 +115,7 @@ def test_what_would_differ_is_stepped_one_by_one_and_says_why(registered):
     limited = "gymnasium.envs.classic_control.cartpole:CartPoleVectorEnv"
     single = "gymnasium.envs.classic_control.cartpole:CartPoleEnv"
     cases = {
-        "": [cartpole, "Acrobot-v1", "tests.test_envs_copies:cartpole"],
+        "": [cartpole, "Acrobot-v1", "tests.envs.test_copies:cartpole"],
         "has a time limit in any case": [registered(single, limited)],
         "has other spaces": [registered(MaskedBandit, Unlike)],
         "fails (RuntimeError: no such simulator)": [registered(Corridor, Failing)],

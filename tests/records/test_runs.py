@@ -139,7 +139,7 @@ def test_tensorboard_waits_for_the_first_update(run):
 def test_nothing_heavy_is_imported_before_it_is_needed():
     code = """
 import sys
-import cavalcade.checkpoint, cavalcade.runs, cavalcade.recording, cavalcade.display, cavalcade.plotting
+import cavalcade.checkpoints, cavalcade.records.recorder, cavalcade.runs.display, cavalcade.records.plotting
 heavy = {"matplotlib", "tensorboard", "torch", "rich"} & set(sys.modules)
 sys.exit(str(heavy) if heavy else 0)
 """
@@ -190,7 +190,7 @@ def test_a_full_disk_under_tensorboard_is_one_sentence_too(run, monkeypatch):
 RECORD_FOREVER = """
 import sys
 from itertools import count
-from cavalcade.recording import Recorder
+from cavalcade.records import Recorder
 from cavalcade.records import Run
 recorder = Recorder(Run.open(sys.argv[1]), None)
 for step in count():

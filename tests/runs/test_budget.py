@@ -273,7 +273,7 @@ def test_speeds_are_taken_over_a_second_and_ten_rows_at_least(monkeypatch):
 def test_speeds_hold_acting_and_learning_alike(monkeypatch, row_seconds, learning_seconds):
     """Large batches are acted over many rows, and learned from in a pause between two of them."""
     now, updates, found = [100.0], 0, []
-    monkeypatch.setattr("cavalcade.metrics.time.perf_counter", lambda: now[0])
+    monkeypatch.setattr("cavalcade.runs.metrics.time.perf_counter", lambda: now[0])
     metrics, cycle = Metrics(), 13 * row_seconds + learning_seconds
     now[0] += 5.0  # the start
     for n in range(13 * 30):

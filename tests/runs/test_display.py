@@ -218,7 +218,7 @@ def test_nobody_watches_a_pipe_or_ci(monkeypatch):
 
 LIVE = """
 import sys, threading, time
-from cavalcade.display import Display
+from cavalcade.runs.display import Display
 shown = Display("dqn", 1000, 475.0)
 assert shown.interactive
 for step in range(1, 1001):
@@ -272,7 +272,7 @@ def test_a_crash_gives_the_cursor_back():
 def test_training_goes_on_when_the_reader_of_its_log_has_gone():
     code = """
 import sys
-from cavalcade.display import Display
+from cavalcade.runs.display import Display
 shown = Display("dqn", 10, None)
 sys.stdin.read()
 shown.update({"step": 1})

@@ -11,9 +11,9 @@ import pytest
 
 import cavalcade
 from cavalcade.errors import UserError
+from cavalcade.loggers import MlflowLogger, WandbLogger
 from cavalcade.records.folder import Run
 from cavalcade.records.metric_names import tagged
-from cavalcade.runs.loggers import MlflowLogger, WandbLogger
 
 SMALL = {"backend": "numpy", "hidden": (8,), "envs": 4, "unroll": 8, "epochs": 1, "display": False}
 BRIEF = {**SMALL, "steps": 320, "rows": 4, "evaluations": 2, "evaluation_episodes": 2}
