@@ -15,7 +15,7 @@ from cavalcade import tree
 from cavalcade.tree import Tree
 
 
-class Episode(NamedTuple):
+class FinishedEpisode(NamedTuple):
     """An episode that just finished, as the user would score it: raw rewards, environment steps."""
 
     environment: int
@@ -34,7 +34,7 @@ class Step(NamedTuple):
     valid: np.ndarray  # [N] bool; False where the environment was busy resetting and ignored the action
     observation: Tree  # [N, ...] what to act on next
     first: np.ndarray  # [N] bool; `observation` is the first of an episode
-    episodes: list[Episode]
+    episodes: list[FinishedEpisode]
 
     @property
     def resets_at_once(self) -> bool:

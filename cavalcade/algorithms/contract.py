@@ -139,7 +139,7 @@ class Algorithm(Config):
         raise NotImplementedError
 
     def priority(self, items: Tree) -> np.ndarray:
-        """[N], by which items are drawn before they were learned from the first time; for items that say `judged`.
+        """[N], by which items are drawn before they were learned from the first time; for items that say `prioritised`.
         Beside what a table has of them, `extras` and `next_extras` are what `act` gave with the observations with
         which they begin and end."""
         raise NotImplementedError

@@ -5,10 +5,10 @@ server takes the gradients (--updates parameter-server).
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly import Parts, Row
+from cavalcade.assembly import Parts, Wiring
 from cavalcade.programs import Program
 
-ROW = Row(experience="bundled", updates="hogwild", together=True)
+WIRING = Wiring(experience="bundled", updates="hogwild", together=True)
 
 
 def a3c(x: Parts) -> Program:

@@ -7,11 +7,11 @@ many draws the oldest of what is too much goes.
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly import Parts, Row
+from cavalcade.assembly import Parts, Wiring
 from cavalcade.errors import UserError
 from cavalcade.programs import Program
 
-ROW = Row()
+WIRING = Wiring()
 
 
 def apex(x: Parts) -> Program:

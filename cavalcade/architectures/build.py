@@ -1,4 +1,4 @@
-"""Any row as a program. An architecture with a name is a row with a story: see the files beside this one."""
+"""Any wiring as a program. An architecture with a name is a wiring with a story: see the files beside this one."""
 
 from typing import Any
 
@@ -15,19 +15,19 @@ MOST, PATIENCE = 64, 2e-3  # workers that central acting answers together, and s
 
 
 def build(name: str, x: Parts) -> Program:
-    row, program = x.row, Program(name)
-    if row.experience == "bundled" and x.actors % row.learners:
+    wiring, program = x.wiring, Program(name)
+    if wiring.experience == "bundled" and x.actors % wiring.learners:
         raise UserError(
-            f"--experience bundled gives each of {row.learners} learners as many actors, but --actors {x.actors} "
+            f"--experience bundled gives each of {wiring.learners} learners as many actors, but --actors {x.actors} "
             "cannot be divided by it."
         )
-    if row.experience != "bundled" and row.learners > 1 and x.lock_step:
+    if wiring.experience != "bundled" and wiring.learners > 1 and x.lock_step:
         raise UserError(
-            f"--experience {row.experience} lets {row.learners} learners draw while others still learn, but this "
+            f"--experience {wiring.experience} lets {wiring.learners} learners draw while others still learn, but this "
             "algorithm bears no policy lag: use --experience bundled or, where it has them, --queue-batches 2 "
             "--log-epsilon 1e-6."
         )
-    if row.acting == "central" and x.algorithm.perturb is not None:
+    if wiring.acting == "central" and x.algorithm.perturb is not None:
         raise UserError(
             "--acting central answers all environments with the same parameters, but this algorithm perturbs them for "
             "each actor: use --acting local."
@@ -39,7 +39,7 @@ def build(name: str, x: Parts) -> Program:
         with program.group("table"):
             valves = add_valves(program, x, sinks[0])
     learners = []
-    for k in range(row.learners):
+    for k in range(wiring.learners):
         with program.group(place(x, k)):
             if drawers:
                 source = add_draws(program, x, drawers, k)
@@ -55,9 +55,9 @@ def build(name: str, x: Parts) -> Program:
 
 def place(x: Parts, k: int) -> str:
     """The process of learner k."""
-    if x.row.together:
+    if x.wiring.together:
         return f"worker/{k}"
-    return f"learner/{k}" if x.row.learners > 1 else "learner"
+    return f"learner/{k}" if x.wiring.learners > 1 else "learner"
 
 
 def add_learner(
@@ -81,24 +81,24 @@ def add_acting(
 ) -> None:
     """Actors or environment workers, dealt out to tables and learners in turn. One that fails is built anew: what it
     had under way is lost, and nothing else."""
-    row = x.row
+    wiring = x.wiring
     numbered = [{"seed": x.seed, "actor": i, "actors": x.actors} for i in range(x.actors)]
-    if row.acting == "local":
+    if wiring.acting == "local":
         alone = Placement(restart="alone", imports=x.policy_imports)
         for i, about in enumerate(numbered):
-            k = i % row.learners
-            where = Placement(group=place(x, k)) if row.together else alone
+            k = i % wiring.learners
+            where = Placement(group=place(x, k)) if wiring.together else alone
             ends = {"sink": sinks[i % len(sinks)], "source": learners[k]}
             program.add("actor", EnvLoop, x.policy, x.environments, x.experience, **ends, **about, placement=where)
         return
     predictors = []
     # what is shared knows of everybody's updates; and of learners that may rest, the first never does
-    sources = partners if row.updates == "hogwild" else learners[:1] if valves else learners
+    sources = partners if wiring.updates == "hogwild" else learners[:1] if valves else learners
     patience = PATIENCE if x.writers != "here" else 0.0  # a clock would make runs differ
     limits = {"envs": x.envs, "most": MOST, "patience": patience, **({"moving": True} if valves else {})}
-    for j in range(row.predictors or row.learners):
-        where = Placement(group=f"predictor/{j}" if row.predictors else place(x, j), imports=x.policy_imports)
-        mine = [sinks[j]] if row.experience == "bundled" else sinks
+    for j in range(wiring.predictors or wiring.learners):
+        where = Placement(group=f"predictor/{j}" if wiring.predictors else place(x, j), imports=x.policy_imports)
+        mine = [sinks[j]] if wiring.experience == "bundled" else sinks
         given = (x.policy, x.experience, mine, sources[j % len(sources)])
         predictors.append(program.add("predictor", CentralActor, *given, **limits, placement=where))
     for i, about in enumerate(numbered):

@@ -4,10 +4,10 @@ The slowest may be left out: W - D of W gradients suffice (--stragglers D).
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly import Parts, Row
+from cavalcade.assembly import Parts, Wiring
 from cavalcade.programs import Program
 
-ROW = Row(experience="bundled", updates="allreduce", together=True)
+WIRING = Wiring(experience="bundled", updates="allreduce", together=True)
 
 
 def dppo(x: Parts) -> Program:

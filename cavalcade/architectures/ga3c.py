@@ -7,10 +7,10 @@ algorithm adds a small number inside the logarithm of the policy.
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly import Parts, Row
+from cavalcade.assembly import Parts, Wiring
 from cavalcade.programs import Program
 
-ROW = Row(acting="central", updates="hogwild", learners=2, predictors=2)
+WIRING = Wiring(acting="central", updates="hogwild", learners=2, predictors=2)
 
 
 def ga3c(x: Parts) -> Program:

@@ -5,11 +5,11 @@ one table and all learners draw from it (--experience shared).
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly import Parts, Row
+from cavalcade.assembly import Parts, Wiring
 from cavalcade.errors import UserError
 from cavalcade.programs import Program
 
-ROW = Row(experience="bundled", updates="parameter-server", servers=2, together=True)
+WIRING = Wiring(experience="bundled", updates="parameter-server", servers=2, together=True)
 
 
 def gorila(x: Parts) -> Program:

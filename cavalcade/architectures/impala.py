@@ -7,11 +7,11 @@ replay beside it, and a share of each batch is drawn from there.
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly import Parts, Row
+from cavalcade.assembly import Parts, Wiring
 from cavalcade.errors import UserError
 from cavalcade.programs import Program
 
-ROW = Row()
+WIRING = Wiring()
 
 
 def impala(x: Parts) -> Program:

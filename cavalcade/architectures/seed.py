@@ -6,10 +6,10 @@ recurrent state and builds the unrolls. Parameters never travel.
 
 from cavalcade.architectures.build import build
 from cavalcade.architectures.impala import require_unrolls
-from cavalcade.assembly import Parts, Row
+from cavalcade.assembly import Parts, Wiring
 from cavalcade.programs import Program
 
-ROW = Row(acting="central")
+WIRING = Wiring(acting="central")
 
 
 def seed(x: Parts) -> Program:

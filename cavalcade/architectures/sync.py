@@ -5,10 +5,10 @@ draws as soon as a batch is there.
 """
 
 from cavalcade.architectures.build import build
-from cavalcade.assembly import Parts, Row
+from cavalcade.assembly import Parts, Wiring
 from cavalcade.programs import Program
 
-ROW = Row()
+WIRING = Wiring()
 
 
 def sync(x: Parts) -> Program:

@@ -1,4 +1,4 @@
-"""Where experience waits: the tables of a row, and what learners in other processes draw from them through."""
+"""Where experience waits: the tables of a wiring, and what learners in other processes draw from them through."""
 
 from cavalcade.architectures.queues import QueueBesideReplay, mixture
 from cavalcade.assembly import Parts
@@ -19,11 +19,11 @@ def add_table(program: Program, x: Parts) -> tuple[Handle, Handle]:
 
 def add_tables(program: Program, x: Parts) -> tuple[list[Handle], list[Handle]]:
     """Tables in processes of their own, each with a drawer; none where every learner has its table beside it."""
-    row, sinks, drawers = x.row, [], []
-    if row.experience == "shared" and row.learners > 1:
+    wiring, sinks, drawers = x.wiring, [], []
+    if wiring.experience == "shared" and wiring.learners > 1:
         parts = {"table": x}
     else:
-        parts = {f"table/{k}": x.of_shard(k) for k in range(row.shards)}
+        parts = {f"table/{k}": x.of_shard(k) for k in range(wiring.shards)}
         _refuse_what_cannot_be_divided(x)
     for group, part in parts.items():
         with program.group(group):
@@ -37,7 +37,7 @@ def add_tables(program: Program, x: Parts) -> tuple[list[Handle], list[Handle]]:
 def add_draws(program: Program, x: Parts, drawers: list[Handle], learner: int) -> Handle:
     """Where a learner draws from all of these tables."""
     name = f"draws/{learner}" if learner else "draws"
-    if x.row.experience == "shared":
+    if x.wiring.experience == "shared":
         return program.add("draws", Draws, drawers, name, [x.of_one_learner.experience.batch])
     if x.experience.store.drawn_once and not x.lock_step:
         return program.add("draws", QueueDraws, drawers, name)
@@ -46,11 +46,11 @@ def add_draws(program: Program, x: Parts, drawers: list[Handle], learner: int) -
 
 def _quotas(x: Parts) -> list[int]:
     """Items of each shard in every batch of lock step: what its actors make."""
-    return [x.of_shard(k).experience.batch for k in range(x.row.shards)]
+    return [x.of_shard(k).experience.batch for k in range(x.wiring.shards)]
 
 
 def _refuse_what_cannot_be_divided(x: Parts) -> None:
-    store, shards, batch = x.experience.store, x.row.shards, x.experience.batch
+    store, shards, batch = x.experience.store, x.wiring.shards, x.experience.batch
     if shards and store.drawn_once and store.replay_share:
         raise UserError(
             f"--experience shards are tables of one kind, but --replay-share {store.replay_share:g} draws from a queue "

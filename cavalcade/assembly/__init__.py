@@ -1,7 +1,7 @@
-"""Assembly: what a row of the table of architectures is, and the parts that a program is built from."""
+"""Assembly: what a wiring is, and the parts that a program is built from."""
 
 from cavalcade.assembly.origin import Origin
 from cavalcade.assembly.parts import Parts
-from cavalcade.assembly.row import CHOICES, Row
+from cavalcade.assembly.wiring import CHOICES, Wiring
 
-__all__ = ["CHOICES", "Origin", "Parts", "Row"]
+__all__ = ["CHOICES", "Origin", "Parts", "Wiring"]

@@ -15,8 +15,8 @@ from cavalcade import backends, envs
 from cavalcade.acting import Policy
 from cavalcade.algorithms import Algorithm
 from cavalcade.assembly.origin import Origin
-from cavalcade.assembly.row import SYNC, Row
 from cavalcade.assembly.table_plan import TablePlan
+from cavalcade.assembly.wiring import SYNC, Wiring
 from cavalcade.envs import Environments, carried, stream_seed
 from cavalcade.errors import UserError
 from cavalcade.experience import Experience
@@ -45,7 +45,7 @@ class Parts:
     storage: str = "memory"  # of replay: memory, file, compressed
     writers: str = "here"  # of the table: here in its process, beside it in others, or away on other machines
     device: str = "auto"  # auto, cpu, cuda, mps: of the learner; actors act on the CPU
-    row: Row = SYNC  # of the table of architectures
+    wiring: Wiring = SYNC  # of the table of architectures
     part: Experience | None = None  # of the algorithm's experience, where this is about one shard
     origin: Origin | None = None  # another policy, whose parameters learners begin with
 
@@ -68,7 +68,7 @@ class Parts:
     @property
     def of_one_learner(self) -> "Parts":
         """With a learner's share of the actors and of the run."""
-        learners = self.row.learners
+        learners = self.wiring.learners
         return self.but(actors=max(1, self.actors // learners), steps=self.steps // learners)
 
     @property
@@ -78,10 +78,10 @@ class Parts:
 
     def of_shard(self, shard: int) -> "Parts":
         """With a shard's actors, and their share of what may wait."""
-        whole, actors = self.experience, len(range(shard, self.actors, self.row.shards))
+        whole, actors = self.experience, len(range(shard, self.actors, self.wiring.shards))
         if not actors:
             raise UserError(
-                f"--shards {self.row.shards} and --actors {self.actors} contradict each other: a shard to which no "
+                f"--shards {self.wiring.shards} and --actors {self.actors} contradict each other: a shard to which no "
                 "actor writes would stay empty."
             )
         store, batch = whole.store.dealt(actors, self.actors, whole.batch)
@@ -172,13 +172,13 @@ class Parts:
     @cached_property
     def plan(self) -> TablePlan:
         """Of the table that these actors fill."""
-        about = (self.experience, self.signature, self.envs, self.actors, self.row)
+        about = (self.experience, self.signature, self.envs, self.actors, self.wiring)
         return TablePlan.of(*about, one_process=self.writers == "here", shard=self.part is not None)
 
     @property
     def table_bytes(self) -> int:
-        if self.row.experience == "shards" and not self.part:
-            return sum(self.of_shard(k).table_bytes for k in range(self.row.shards))
+        if self.wiring.experience == "shards" and not self.part:
+            return sum(self.of_shard(k).table_bytes for k in range(self.wiring.shards))
         return self.plan.bytes
 
     def require_memory(self) -> None:

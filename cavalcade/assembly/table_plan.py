@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from math import ceil
 
-from cavalcade.assembly.row import Row
+from cavalcade.assembly.wiring import Wiring
 from cavalcade.experience import Experience, Sizes
 from cavalcade.table import POSTED, Signature
 
@@ -30,13 +30,13 @@ class TablePlan:
         signature: Signature,
         envs: int,
         actors: int,
-        row: Row,
+        wiring: Wiring,
         one_process: bool = True,
         shard: bool = False,
     ) -> "TablePlan":
         """`one_process`: the whole program runs in one. `shard`: the table is one of several that are drawn from as
         one, and `actors` are those that were dealt out to it."""
-        elsewhere, seats = _writing(row, actors, one_process, shard)
+        elsewhere, seats = _writing(wiring, actors, one_process, shard)
         return cls(experience, signature, envs, actors, elsewhere, seats)
 
     # --- items --------------------------------------------------------------------------------------------------------
@@ -84,15 +84,15 @@ class TablePlan:
         return self.rows * self.signature.rows.bytes + self.items * self.signature.item_bytes
 
 
-def _writing(row: Row, actors: int, one_process: bool, shard: bool) -> tuple[int, int]:
+def _writing(wiring: Wiring, actors: int, one_process: bool, shard: bool) -> tuple[int, int]:
     """Writers in other processes than the table, and seats at each of them (or here, if there are none)."""
-    if row.acting == "local":
-        return (0, actors) if one_process or row.together else (actors, 1)
-    central, moving = row.predictors or row.learners, row.adjust_every > 0
+    if wiring.acting == "local":
+        return (0, actors) if one_process or wiring.together else (actors, 1)
+    central, moving = wiring.predictors or wiring.learners, wiring.adjust_every > 0
     if one_process:
         return 0, central * actors if moving else actors  # who went elsewhere leaves a seat behind
-    beside = not row.predictors and (row.experience == "bundled" or (row.experience == "shared" and row.learners == 1))
-    if beside:
+    alone = wiring.experience == "bundled" or (wiring.experience == "shared" and wiring.learners == 1)
+    if alone and not wiring.predictors:  # predictor, table and learner share a process
         return 0, actors
     # each is granted rows, even one that nobody asks; all actors of a shard, or that move, may come to one of them
     return central, actors if moving or shard else ceil(actors / central)

@@ -24,13 +24,13 @@ from cavalcade.envs.spaces import action_space
 from cavalcade.envs.vector import Environments, stream_seed
 from cavalcade.errors import UserError
 from cavalcade.failures import EnvironmentFailed
-from cavalcade.step import Episode, Step
+from cavalcade.step import FinishedEpisode, Step
 
 __all__ = [
     "ActionDecoder",
     "Copies",
     "Environments",
-    "Episode",
+    "FinishedEpisode",
     "Step",
     "action_space",
     "again",

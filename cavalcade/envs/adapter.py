@@ -27,7 +27,7 @@ from cavalcade.envs.vector import stream_seed, time_limit
 from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK
-from cavalcade.step import Episode, Step
+from cavalcade.step import FinishedEpisode, Step
 
 TRIED = 16  # steps, after the first reset: whether the same attributes lead to the same steps
 
@@ -203,9 +203,10 @@ class VectorAdapter:
             episodes=episodes,
         )
 
-    def _finish(self, ended: np.ndarray) -> list[Episode]:
+    def _finish(self, ended: np.ndarray) -> list[FinishedEpisode]:
         rows = np.flatnonzero(ended)
-        episodes = list(map(Episode, rows.tolist(), self._total[rows].tolist(), self._length[rows].tolist()))
+        told = (rows.tolist(), self._total[rows].tolist(), self._length[rows].tolist())
+        episodes = list(map(FinishedEpisode, *told))
         self._episode[rows] += 1
         self._length[rows] = 0
         self._total[rows] = 0.0

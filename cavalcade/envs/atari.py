@@ -9,7 +9,7 @@ business, or scores would be lost.
 Of ale-py's two ways to end an episode with a life, `episodic_life=True` restarts the game, so the agent
 never sees a second life. `life_loss_info=True` is the one of the DQN paper: a lost life is a terminal state
 for learning while the game goes on. It is done here, from the number of lives, because ale-py's own gives a
-wrong final observation for it (0.12, same-step); and an `Episode` still means a whole game.
+wrong final observation for it (0.12, same-step); and a `FinishedEpisode` still means a whole game.
 """
 
 import dataclasses

@@ -25,7 +25,7 @@ from cavalcade.envs.vector import stream_seed, time_limit
 from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK, Leaf
-from cavalcade.step import Episode, Step
+from cavalcade.step import FinishedEpisode, Step
 
 
 class EnvironmentLoop:
@@ -130,7 +130,7 @@ class EnvironmentLoop:
         """The same step, with the next episode begun wherever one ended."""
         ended = np.flatnonzero(record.terminated | record.truncated).tolist()
         for index in ended:
-            record.episodes.append(Episode(index, float(self._total[index]), len(self._taken[index])))
+            record.episodes.append(FinishedEpisode(index, float(self._total[index]), len(self._taken[index])))
             self.metrics.add_end(infos[index])
             rows[index], infos[index] = self._begin(index)
         record.first[ended] = True

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.experience.item import Adder, Item, Judge, done_in, sequence
+from cavalcade.experience.item import Adder, Item, Prioritise, done_in, sequence
 from cavalcade.experience.stream import Stream
 from cavalcade.specs import EnvSpec
 from cavalcade.table import Items, Signature, Table
@@ -23,7 +23,7 @@ class Episode(Item):
     def signature(self, spec: EnvSpec, carry: Tree, extras: Tree) -> Signature:
         return sequence(spec, carry, extras, self.length)
 
-    def _adder(self, sink: Table, count: int, writer: int, judge: Judge | None) -> Adder:
+    def _adder(self, sink: Table, count: int, writer: int, priority: Prioritise | None) -> Adder:
         return EpisodeAdder(self, sink, count, writer)
 
     @property

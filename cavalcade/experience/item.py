@@ -20,7 +20,7 @@ from cavalcade.tree import Tree
 
 CHEAP = 1024  # bytes per step that may be set aside for the shortest episodes
 
-Judge = Callable[[Tree], np.ndarray]  # `Algorithm.priority`: the priority [N] of items
+Prioritise = Callable[[Tree], np.ndarray]  # `Algorithm.priority`: the priority [N] of items
 
 
 class Adder(Protocol):
@@ -49,14 +49,16 @@ class Item:
         """What the table has to hold. `carry` and `extras` are of one environment."""
         raise NotImplementedError
 
-    def adder(self, sink: Table, count: int, writer: int = 0, patience: int = 0, judge: Judge | None = None) -> Adder:
+    def adder(
+        self, sink: Table, count: int, writer: int = 0, patience: int = 0, priority: Prioritise | None = None
+    ) -> Adder:
         """For a table with this signature, and the `count` environments of the loop with the number `writer`.
         `patience`: for how many steps a finished item may wait before it is inserted; so long its rows are held."""
-        adder = self._adder(sink, count, writer, judge)
+        adder = self._adder(sink, count, writer, priority)
         adder.stream.horizon += patience
         return adder
 
-    def _adder(self, sink: Table, count: int, writer: int, judge: Judge | None) -> Adder:
+    def _adder(self, sink: Table, count: int, writer: int, priority: Prioritise | None) -> Adder:
         raise NotImplementedError
 
     @property

@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.experience.item import Adder, Item, Judge
+from cavalcade.experience.item import Adder, Item, Prioritise
 from cavalcade.experience.stream import Stream
 from cavalcade.specs import EnvSpec
 from cavalcade.table import Items, RowSpec, Signature, Table
@@ -20,7 +20,7 @@ class NStep(Item):
     n: int
     discount: float
     clip_rewards: bool = False  # each to [-1, 1], before they are summed
-    judged: bool = False  # items come with the priority that `Algorithm.priority` gives them where they are made
+    prioritised: bool = False  # items come with the priority that `Algorithm.priority` gives them where they are made
     extras: tuple[str, ...] = ()  # of what `act` gives, kept with the transition as it was at its first step
 
     def signature(self, spec: EnvSpec, carry: Tree, extras: Tree) -> Signature:
@@ -29,11 +29,11 @@ class NStep(Item):
         own |= {name: extras[name] for name in self.extras}
         return Signature.transition(RowSpec(spec.zeros(), stack=spec.frames), own, adjacent=self.n == 1)
 
-    def _adder(self, sink: Table, count: int, writer: int, judge: Judge | None) -> Adder:
-        if not self.judged:
+    def _adder(self, sink: Table, count: int, writer: int, priority: Prioritise | None) -> Adder:
+        if not self.prioritised:
             return NStepAdder(self, sink, count, writer)
-        assert judge is not None, "who judges is given with the algorithm"
-        return JudgingAdder(self, sink, count, writer, judge)
+        assert priority is not None, "it comes with the algorithm"
+        return PrioritisingAdder(self, sink, count, writer, priority)
 
     @property
     def at_once(self) -> int:
@@ -41,7 +41,7 @@ class NStep(Item):
 
     @property
     def horizon(self) -> int:
-        return self.n + 1 + self.judged
+        return self.n + 1 + self.prioritised
 
     def rows_each(self, stack: int) -> tuple[int, int]:
         return 1, 1 + stack
@@ -108,14 +108,14 @@ class NStepAdder:
         return {name: getattr(self, name) for name in names}
 
 
-class JudgingAdder(NStepAdder):
+class PrioritisingAdder(NStepAdder):
     """N-step items with a priority (Ape-X, Horgan 2018), from what acting computed anyway at the observations with
     which they begin and end. The latter is known when that observation is acted on: items wait for a step."""
 
-    def __init__(self, item: NStep, sink: Table, count: int, writer: int, judge: Judge):
+    def __init__(self, item: NStep, sink: Table, count: int, writer: int, priority: Prioritise):
         super().__init__(item, sink, count, writer)
         self.stream.horizon += 1
-        self.judge = judge
+        self.priority = priority
         self.begun: Tree = {}  # [n, N, ...] extras of the steps with which items under way began
         self.last: Tree = {}  # [N, ...] extras of the step before
         self.cut = np.zeros(count, np.bool_)  # its episode was cut short by the last step
@@ -124,7 +124,7 @@ class JudgingAdder(NStepAdder):
     def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
         if not self.begun:
             self.begun = tree.map(lambda leaf: np.zeros((self.item.n, *leaf.shape), leaf.dtype), extras)
-        ready = self._judged(extras) if self.waiting else None
+        ready = self._with_priority(extras) if self.waiting else None
         tree.assign(self.begun, self.clock % self.item.n, extras)
         self.waiting = {}
         super().add(obs, action, extras, carry, step)
@@ -138,7 +138,7 @@ class JudgingAdder(NStepAdder):
         self.waiting = {"rows": items.rows, "own": items.own, "environment": environment, "extras": begun}
         return items
 
-    def _judged(self, extras: Tree) -> Items:
+    def _with_priority(self, extras: Tree) -> Items:
         """Nobody acts on the final observation of an episode that was cut short: the extras of the one before it stand
         in. At a true end the discount is 0, and no value is needed."""
         kept, at = self.waiting, self.waiting["environment"]
@@ -148,7 +148,7 @@ class JudgingAdder(NStepAdder):
             return np.where(cut, before, now)[at]
 
         told = {**kept["own"], "extras": kept["extras"], "next_extras": tree.map(after, extras, self.last)}
-        return Items(kept["rows"], kept["own"], self.judge(told))
+        return Items(kept["rows"], kept["own"], self.priority(told))
 
     def state(self) -> dict:
         values = {"begun": self.begun, "last": self.last, "cut": self.cut, "waiting": self.waiting}

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.experience.item import Adder, Item, Judge
+from cavalcade.experience.item import Adder, Item, Prioritise
 from cavalcade.experience.stream import Stream
 from cavalcade.specs import EnvSpec
 from cavalcade.table import Items, RowSpec, Signature, Table
@@ -25,7 +25,7 @@ class Outcome(Item):
         own = {"return": scalar, "length": scalar, **extras}
         return Signature.sequence(RowSpec(spec.zeros(), {}, spec.frames), own, 1)
 
-    def _adder(self, sink: Table, count: int, writer: int, judge: Judge | None) -> Adder:
+    def _adder(self, sink: Table, count: int, writer: int, priority: Prioritise | None) -> Adder:
         return OutcomeAdder(sink, count, writer)
 
     @property

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 import numpy as np
 
 from cavalcade import tree
-from cavalcade.experience.item import Adder, Item, Judge, done_in, sequence
+from cavalcade.experience.item import Adder, Item, Prioritise, done_in, sequence
 from cavalcade.experience.stream import Stream
 from cavalcade.specs import EnvSpec
 from cavalcade.step import Step
@@ -31,7 +31,7 @@ class Unroll(Item):
     def signature(self, spec: EnvSpec, carry: Tree, extras: Tree) -> Signature:
         return sequence(spec, carry, extras, self.length)
 
-    def _adder(self, sink: Table, count: int, writer: int, judge: Judge | None) -> Adder:
+    def _adder(self, sink: Table, count: int, writer: int, priority: Prioritise | None) -> Adder:
         return UnrollAdder(self, sink, count, writer)
 
     @property

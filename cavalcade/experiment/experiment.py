@@ -23,7 +23,7 @@ from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.impala import Impala
 from cavalcade.algorithms.ppo import PPO
 from cavalcade.architectures import a3c, apex, dppo, ga3c, gorila, impala, paac, seed, sync
-from cavalcade.assembly import Origin, Parts, Row
+from cavalcade.assembly import Origin, Parts, Wiring
 from cavalcade.config import described
 from cavalcade.errors import UserError, nearest
 from cavalcade.experiment import systems
@@ -38,16 +38,16 @@ from cavalcade.specs import EnvSpec
 from cavalcade.tree import leaves
 
 ALGORITHMS: dict[str, type] = {"dqn": DQN, "a2c": A2C, "ppo": PPO, "impala": Impala}
-ARCHITECTURES: dict[str, tuple[Row, Callable[[Parts], Program]]] = {
-    "sync": (sync.ROW, sync.sync),
-    "gorila": (gorila.ROW, gorila.gorila),
-    "a3c": (a3c.ROW, a3c.a3c),
-    "ga3c": (ga3c.ROW, ga3c.ga3c),
-    "dppo": (dppo.ROW, dppo.dppo),
-    "apex": (apex.ROW, apex.apex),
-    "impala": (impala.ROW, impala.impala),
-    "seed": (seed.ROW, seed.seed),
-    "paac": (paac.ROW, paac.paac),
+ARCHITECTURES: dict[str, tuple[Wiring, Callable[[Parts], Program]]] = {
+    "sync": (sync.WIRING, sync.sync),
+    "gorila": (gorila.WIRING, gorila.gorila),
+    "a3c": (a3c.WIRING, a3c.a3c),
+    "ga3c": (ga3c.WIRING, ga3c.ga3c),
+    "dppo": (dppo.WIRING, dppo.dppo),
+    "apex": (apex.WIRING, apex.apex),
+    "impala": (impala.WIRING, impala.impala),
+    "seed": (seed.WIRING, seed.seed),
+    "paac": (paac.WIRING, paac.paac),
 }
 KEYWORDS = ("out", "options", "network", "display", "settings", "callbacks", "from_run")  # of `train`, beside settings
 LAUNCHERS: dict[str, Callable] = {"inprocess": InProcess, "process": Processes, "ray": RayRuntime}
@@ -115,25 +115,25 @@ class Experiment:
         return dataclasses.replace(made, settings=settings)
 
     @property
-    def row(self) -> Row:
+    def wiring(self) -> Wiring:
         """The system's, with what the user wants otherwise."""
-        s, row = self.settings, ARCHITECTURES[systems.find(self.system).architecture][0]
-        acting, experience = s.acting or row.acting, s.experience or row.experience
+        s, wiring = self.settings, ARCHITECTURES[systems.find(self.system).architecture][0]
+        acting, experience = s.acting or wiring.acting, s.experience or wiring.experience
         changed = bool(s.acting or s.experience or s.updates)
         made = dataclasses.replace(
-            row,
+            wiring,
             acting=acting,
             experience=experience,
-            updates=s.updates or row.updates,
-            learners=s.learners or (s.actors if row.together else 1 if s.updates == "own" else row.learners),
-            shards=s.shards or (row.shards or 2 if experience == "shards" else 0),
-            predictors=s.predictors if s.predictors >= 0 else 0 if changed else row.predictors,
-            servers=s.servers or row.servers,
+            updates=s.updates or wiring.updates,
+            learners=s.learners or (s.actors if wiring.together else 1 if s.updates == "own" else wiring.learners),
+            shards=s.shards or (wiring.shards or 2 if experience == "shards" else 0),
+            predictors=s.predictors if s.predictors >= 0 else 0 if changed else wiring.predictors,
+            servers=s.servers or wiring.servers,
             stragglers=s.stragglers,
             max_staleness=s.max_staleness,
             adjust_every=s.adjust_every,
             # each learner in one process with its actor: only where every actor has one
-            together=row.together and (acting, experience) == ("local", "bundled") and s.learners in (0, s.actors),
+            together=wiring.together and (acting, experience) == ("local", "bundled") and s.learners in (0, s.actors),
         )
         if made.updates == "hogwild" and s.runtime == "ray":
             raise UserError(
@@ -165,7 +165,7 @@ class Experiment:
             s.storage,
             {"inprocess": "here", "process": "beside", "ray": "away"}[s.runtime],
             s.device,
-            self.row,
+            self.wiring,
         )
         if s.threads == 0:
             parts = parts.but(threads=1 if parts.model.small else max(1, (os.cpu_count() or 1) - 1))

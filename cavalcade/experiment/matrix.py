@@ -1,4 +1,4 @@
-"""Which algorithm runs under which row: found by asking for every program, not written by hand."""
+"""Which algorithm runs under which wiring: found by asking for every program, not written by hand."""
 
 from itertools import product
 
@@ -10,13 +10,13 @@ from cavalcade.experiment.systems import SYSTEMS
 HOME = {name: next(s for s, system in SYSTEMS.items() if system.algorithm == name) for name in ALGORITHMS}
 
 
-def rows() -> list[tuple[str, str, str]]:
+def wirings() -> list[tuple[str, str, str]]:
     return list(product(CHOICES["acting"], CHOICES["experience"], CHOICES["updates"]))
 
 
-def why_not(algorithm: str, row: tuple[str, str, str], environment: str = "CartPole-v1") -> str:
-    """Empty if the algorithm runs under the row; otherwise the sentence that refuses it."""
-    acting, experience, updates = row
+def why_not(algorithm: str, wiring: tuple[str, str, str], environment: str = "CartPole-v1") -> str:
+    """Empty if the algorithm runs under the wiring; otherwise the sentence that refuses it."""
+    acting, experience, updates = wiring
     settings = Settings(
         actors=2, acting=acting, experience=experience, updates=updates, learners=1 if updates == "own" else 2
     )
@@ -31,10 +31,10 @@ def table() -> list[str]:
     """As lines of text; a number stands for a reason given below."""
     reasons: dict[str, int] = {}
     lines = [f"{'acting':<9}{'experience':<12}{'updates':<18}" + "".join(f"{name:<8}" for name in ALGORITHMS)]
-    for row in rows():
+    for wiring in wirings():
         cells = []
         for algorithm in ALGORITHMS:
-            why = why_not(algorithm, row)
+            why = why_not(algorithm, wiring)
             cells.append("yes" if not why else f"no ({reasons.setdefault(why, len(reasons) + 1)})")
-        lines.append(f"{row[0]:<9}{row[1]:<12}{row[2]:<18}" + "".join(f"{cell:<8}" for cell in cells).rstrip())
+        lines.append(f"{wiring[0]:<9}{wiring[1]:<12}{wiring[2]:<18}" + "".join(f"{cell:<8}" for cell in cells).rstrip())
     return [*lines, *(f"({number}) {why}" for why, number in reasons.items())]

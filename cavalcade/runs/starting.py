@@ -31,7 +31,7 @@ def require_extras(experiment: Experiment) -> None:
 
 def require_an_update(x: Parts) -> None:
     """Refuse a run that ends before its learners have anything to draw; actors are taken to be equally fast."""
-    one, bundles = x.of_one_learner, x.row.learners if x.row.experience == "bundled" else 1
+    one, bundles = x.of_one_learner, x.wiring.learners if x.wiring.experience == "bundled" else 1
     store, item, batch = one.experience.store, one.experience.item, one.experience.batch
     if not store.drawn_once:
         needed = store.first_draw(batch)  # a step leads to one item at most

@@ -28,8 +28,8 @@ class Drawer:
         what it learned from it."""
         self.source, self.table, self.lock_step = source, table, lock_step
         number, total = np.zeros((), np.int64), np.zeros(())
-        judged = {"keys": np.zeros(batch, np.int64), "priority": np.zeros(batch, np.float32), "judged": number}
-        request = {"number": number, "least": number, "most": number, **judged}
+        revised = {"keys": np.zeros(batch, np.int64), "priority": np.zeros(batch, np.float32), "revised": number}
+        request = {"number": number, "least": number, "most": number, **revised}
         self.exchange = Exchange(request, {"count": number, "size": number, "total": total, **blank(table, batch)})
         self.begun: dict[str, int] = {}  # by learner: the request whose priorities have been taken
         self.held: dict[str, int] = {}  # by learner: items that keep their room
@@ -48,9 +48,9 @@ class Drawer:
         is the same."""
         if self.begun.get(learner) != int(request["number"]):
             self.begun[learner] = int(request["number"])
-            judged = int(request["judged"])
-            if judged:
-                self.source.update_priorities(*(np.copy(request[name][:judged]) for name in ("keys", "priority")))
+            revised = int(request["revised"])
+            if revised:
+                self.source.update_priorities(*(np.copy(request[name][:revised]) for name in ("keys", "priority")))
             self._hold(learner, 0)
         least, count = int(request["least"]), int(request["most"])
         while count > least and not self.source.can_sample(count):
@@ -126,7 +126,7 @@ class Draws:
         self.rng = np.random.default_rng(seed)
         self.number = 0  # of the last request
         self.asked: dict[int, Tree] = {}  # by shard: a request without a reply
-        self.judged: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by shard: keys and priorities to be sent
+        self.revised: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by shard: keys and priorities to be sent
         self.parts: list[Tree] = []  # what came and was not given on
         self.chosen, self.share = np.zeros(0, np.int64), np.zeros(0)  # shards of the draw, and their shares
         self.totals, self.sizes, self.given = np.zeros((3, len(drawers)))  # sums, items, and items given so far
@@ -163,10 +163,10 @@ class Draws:
             self._ask(shard, items, items)
 
     def _ask(self, shard: int, least: int, most: int) -> None:
-        keys, priority = self.judged.pop(shard, (np.zeros(0, np.int64), np.zeros(0, np.float32)))
+        keys, priority = self.revised.pop(shard, (np.zeros(0, np.int64), np.zeros(0, np.float32)))
         self.number += 1
-        judged = {"keys": keys, "priority": priority, "judged": len(keys)}
-        self.asked[shard] = {"number": self.number, "least": least, "most": most, **judged}
+        revised = {"keys": keys, "priority": priority, "revised": len(keys)}
+        self.asked[shard] = {"number": self.number, "least": least, "most": most, **revised}
         self.clients[shard].send(self.asked[shard])
 
     def _take(self) -> bool:
@@ -187,7 +187,7 @@ class Draws:
         """Told with the next request."""
         inner, shard = np.divmod(np.asarray(keys, np.int64), len(self.clients))
         at = [shard == number for number in range(len(self.clients))]
-        self.judged = {number: (inner[here], priority[here]) for number, here in enumerate(at) if here.any()}
+        self.revised = {number: (inner[here], priority[here]) for number, here in enumerate(at) if here.any()}
 
     def account(self) -> str:
         return f"waits for {', '.join(f'shard {shard}' for shard in self.asked) or 'nobody'}"
@@ -197,7 +197,7 @@ class Draws:
             "rng": self.rng.bit_generator.state,
             "number": self.number,
             "asked": {str(shard): request for shard, request in self.asked.items()},
-            "judged": {str(shard): list(pair) for shard, pair in self.judged.items()},
+            "revised": {str(shard): list(pair) for shard, pair in self.revised.items()},
             "parts": list(self.parts),
             **{name: getattr(self, name).copy() for name in NUMBERS},
         }
@@ -206,7 +206,7 @@ class Draws:
         """What was asked is asked again: a reply that was on its way is lost."""
         self.rng.bit_generator.state = state["rng"]
         self.number, self.parts = state["number"], list(state["parts"])
-        self.judged = {int(shard): tuple(pair) for shard, pair in state["judged"].items()}
+        self.revised = {int(shard): tuple(pair) for shard, pair in state["revised"].items()}
         for name in NUMBERS:
             setattr(self, name, state[name].copy())
         self.asked = {int(shard): request for shard, request in state["asked"].items()}

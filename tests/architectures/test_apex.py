@@ -56,13 +56,13 @@ def test_random_actions_are_as_frequent_as_the_ladder_says():
 # --- priorities ---------------------------------------------------------------------------------------------------
 
 
-def judged(n, mode, endings=(0, 1, 2)):
+def prioritised(n, mode, endings=(0, 1, 2)):
     """Items of a stream whose values are a known function of the observation, with the priorities they came with."""
-    item, count = NStep(n, 0.9, judged=True), 5
+    item, count = NStep(n, 0.9, prioritised=True), 5
     environments = VectorAdapter(Streams(count, mode, 7, endings), "streams", 0)
     signature = item.signature(environments.spec, {}, {})
     table = Table.queue(signature, 1, rows=Rows(signature.rows, table_rows(item, signature.rows, 1, count)))
-    adder = item.adder(table, count, judge=DQN().priority)
+    adder = item.adder(table, count, priority=DQN().priority)
     obs, found = environments.reset(), []
     for _ in range(120):
         action = np.zeros(count, np.int64)
@@ -78,7 +78,7 @@ def judged(n, mode, endings=(0, 1, 2)):
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("n", [1, 3])
 def test_a_priority_is_the_error_of_the_actors_own_values(mode, n):
-    items = judged(n, mode)
+    items = prioritised(n, mode)
     assert len(items["priority"]) > 400
     truncated = 0
     for obs, after, reward, discount, priority in zip(

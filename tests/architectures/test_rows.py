@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 import cavalcade
-from cavalcade.assembly.row import Row
+from cavalcade.assembly.wiring import Wiring
 from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
 from cavalcade.experiment.experiment import ALGORITHMS, ARCHITECTURES, Experiment, Settings
-from cavalcade.experiment.matrix import rows, table, why_not
+from cavalcade.experiment.matrix import table, why_not, wirings
 from cavalcade.experiment.systems import SYSTEMS
 from cavalcade.runs.inspection import SavedTables, look
 from tests.helpers.leftovers import nothing_is_left  # noqa: F401
@@ -21,7 +21,7 @@ SMALL = {
     "ppo": {"hidden": (16,), "unroll": 8},
     "impala": {"hidden": (16,), "unroll": 8, "batch": 10},
 }
-RUNS = [(algorithm, row) for algorithm in ("dqn", "a2c") for row in rows() if not why_not(algorithm, row)]
+RUNS = [(algorithm, row) for algorithm in ("dqn", "a2c") for row in wirings() if not why_not(algorithm, row)]
 RUNS += [("impala", ("local", "shards", updates)) for updates in ("own", "allreduce")]
 ALL = "CAVALCADE_ALL_ROWS" in os.environ  # make rows
 BOUNDED = {"envs": 4, "actors": 2, "evaluations": 0, "steps": 1_500, "backend": "numpy"}
@@ -220,7 +220,7 @@ def test_a_server_with_one_learner_in_lock_step_is_the_sync_architecture_bit_for
 def test_every_system_is_a_row_and_can_be_drawn():
     for name, system in SYSTEMS.items():
         row, _ = ARCHITECTURES[system.architecture]
-        assert isinstance(row, Row)
+        assert isinstance(row, Wiring)
         drawn = Experiment.create(name, "CartPole-v1", Settings(actors=2), {}).program().graph()
         assert drawn.startswith("flowchart") and "learner" in drawn
 

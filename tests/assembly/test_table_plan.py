@@ -12,7 +12,7 @@ from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
 from cavalcade.experience import Episode, NStep, Unroll
 from cavalcade.experiment.experiment import Experiment, Settings
-from cavalcade.experiment.matrix import HOME, rows
+from cavalcade.experiment.matrix import HOME
 from cavalcade.experiment.systems import SYSTEMS
 from cavalcade.programs.program import Handle
 from cavalcade.table import Items, Rows, RowSpec, Signature, Table, port
@@ -109,7 +109,7 @@ def experiment(system):
 def programs():
     """(what, program, runtime) of every algorithm under every row and of every system, with 1 to 8 actors; what
     contradicts itself is not there."""
-    chosen = [(HOME[name], row) for name in HOME for row in rows()] + [(system, None) for system in SYSTEMS]
+    chosen = [(HOME[name], row) for name in HOME for row in wirings()] + [(system, None) for system in SYSTEMS]
     for system, row in chosen:
         placed = {}
         if row:
@@ -143,7 +143,9 @@ def writers(program, table):
 @functools.cache
 def worst_of(item, system, patience):
     x = experiment(system).parts
-    return worst(item, x.signature, {} if isinstance(item, NStep) and not item.judged else extras_of(system), patience)
+    return worst(
+        item, x.signature, {} if isinstance(item, NStep) and not item.prioritised else extras_of(system), patience
+    )
 
 
 def extras_of(system):

@@ -16,7 +16,7 @@ class Apart:
             others = {edge: self._connected(addresses.get((edge, consumer))) for edge, consumer in edges}
             group = self.groups[name] = Group(nodes, others, 0, 0)
             reached = [(edge, n.name) for n in program.nodes.values() for edge in n.edges() if n.name not in here]
-            group.offer("share", [pair for pair in reached if pair[0] in here])
+            group.offer([pair for pair in reached if pair[0] in here])
             for pair, service in group.services.items():
                 service.ring = nobody
                 addresses[pair] = service.address

@@ -16,9 +16,9 @@ from cavalcade.learning.groups import REST, Range, Rule
 from cavalcade.learning.updates import Alone
 from cavalcade.learning.updates.allreduce import ByAllReduce, Meeting, Reduced
 from cavalcade.learning.updates.descent import Descent, fresh, slices
-from cavalcade.learning.updates.gloo import FEWEST, GlooSeats, most_ahead
+from cavalcade.learning.updates.gloo import FEWEST, GlooAttendees, most_ahead
 from cavalcade.learning.updates.hogwild import LockFree, SharedParams, Unlocked
-from cavalcade.learning.updates.parameter_server import SNAPSHOT_EVERY, ByServers, Judge, Pushed, Shard
+from cavalcade.learning.updates.parameter_server import SNAPSHOT_EVERY, ByServers, Outliers, Pushed, Server
 from cavalcade.optimiser import Optimiser
 from tests.helpers.items import blank
 from tests.helpers.leftovers import nothing_is_left  # noqa: F401
@@ -122,7 +122,7 @@ def joined(*processes):
 def test_servers_with_one_learner_make_the_updates_it_would_make_alone(case, backend, shards):
     parts = parts_of(case, backend)
     alone, learner = parts.learner(), parts.learner()
-    servers = [Shard(parts.learner, index, shards) for index in range(shards)]
+    servers = [Server(parts.learner, index, shards) for index in range(shards)]
     updates = ByServers("learner")(learner, servers)
     for seed in range(-(-ENOUGH // CASES[case][2])):
         items = drawn(parts, seed)
@@ -163,7 +163,7 @@ def test_a_slice_and_shared_arrays_descend_as_a_learner_does(name, backend):
 def test_a_server_computes_with_jax_too():
     parts = parts_of("dqn", "jax")
     alone, learner = parts.learner(), parts.learner()
-    servers = [Shard(parts.learner, index, 2) for index in range(2)]
+    servers = [Server(parts.learner, index, 2) for index in range(2)]
     updates = Pushed(learner, "learner", servers)
     for seed in range(5):
         alone.update(drawn(parts, seed))
@@ -187,7 +187,7 @@ def ask(server, client, gradient, version, push=True):
 
 
 def test_stale_gradients_are_dropped_and_counted():
-    server = Shard(parts_of("dqn").learner, max_staleness=3)
+    server = Server(parts_of("dqn").learner, max_staleness=3)
     client = server.desk("learner")
     start, version = ask(server, client, 0.0, 0, push=False)
     gradient = np.ones_like(start)
@@ -204,7 +204,7 @@ def test_stale_gradients_are_dropped_and_counted():
 @pytest.mark.parametrize("backend", ["torch", "numpy"])
 @pytest.mark.filterwarnings("ignore:overflow")
 def test_a_server_whose_numbers_overflow_goes_back_to_its_snapshot(backend):
-    server = Shard(parts_of("dqn", backend, anneal=False).learner)
+    server = Server(parts_of("dqn", backend, anneal=False).learner)
     client, version = server.desk("learner"), 0
     for number in range(SNAPSHOT_EVERY + 5):
         moved, version = ask(server, client, np.full_like(server.arrays["params"], 0.1), version)
@@ -221,7 +221,7 @@ def test_a_server_whose_numbers_overflow_goes_back_to_its_snapshot(backend):
 
 def test_a_gradient_that_is_no_number_is_not_sent():
     parts = parts_of("dqn")
-    server, learner = Shard(parts.learner), parts.learner()
+    server, learner = Server(parts.learner), parts.learner()
     updates = Pushed(learner, "learner", [server])
     items = drawn(parts, 0)
     items["reward"][3] = np.nan  # of the first of two minibatches
@@ -235,10 +235,10 @@ def test_outlying_losses_are_dropped_and_noise_is_not():
     rng = np.random.default_rng(0)
     normal, longer_tail = (rng.normal(mean, 1.0, 20_000) for mean in (0.0, 5.0)), rng.exponential(1.0, 20_000)
     for losses, share in [*((each, 0.02) for each in normal), (longer_tail, 0.04)]:
-        judge = Judge(3.0)
+        judge = Outliers(3.0)
         dropped = [judge.outlying(loss, 1.0) for loss in losses]
         assert 0 < sum(dropped) == judge.dropped < share * 20_000
-    judge = Judge(3.0)
+    judge = Outliers(3.0)
     for loss in rng.normal(5.0, 1.0, 1_000):
         judge.outlying(loss, 1.0)
     before = judge.dropped
@@ -250,21 +250,21 @@ def test_outlying_losses_are_dropped_and_noise_is_not():
 
 
 def test_nothing_is_judged_before_enough_was_seen():
-    judge = Judge(3.0)
+    judge = Outliers(3.0)
     assert not any(judge.outlying(loss, 1.0) for loss in [1.0] * 50 + [100.0] + [1.0] * 49)
     assert judge.outlying(100.0, 1.0)
 
 
 def test_losses_that_stay_high_become_the_rule():
     """From a constant loss there is no deviation at all: without this nothing would ever be learned again."""
-    judge = Judge(3.0)
+    judge = Outliers(3.0)
     assert not any(judge.outlying(0.0, 1.0) for _ in range(200))
     assert [judge.outlying(1.0, 1.0) for _ in range(40)] == [True] * 20 + [False] * 20
 
 
 def test_a_learner_that_comes_late_begins_with_the_servers_parameters():
     parts = parts_of("dqn")
-    server, first, late = Shard(parts.learner), parts.learner(), parts.learner()
+    server, first, late = Server(parts.learner), parts.learner(), parts.learner()
     updates = [Pushed(first, "learner/0", [server]), Pushed(late, "learner/1", [server])]
     for seed in range(5):
         finish(updates[0].update(drawn(parts, seed)), server)
@@ -272,7 +272,7 @@ def test_a_learner_that_comes_late_begins_with_the_servers_parameters():
     finish(updates[1].update(drawn(parts, 5)), server)
     assert late.updates == server.version == 12
     assert np.array_equal(params(late), server.arrays["params"])
-    other = Shard(parts.learner)
+    other = Server(parts.learner)
     other.restore(kept)
     twin = parts.learner()
     finish(Pushed(twin, "learner/2", [other]).update(drawn(parts, 5)), other)
@@ -293,7 +293,7 @@ def push_from_afar(address, make, draws, path):
 def test_a_server_in_another_process_gives_the_same_bits(backend, tmp_path):
     parts = parts_of("ppo", backend)
     draws = [drawn(parts, seed) for seed in range(5)]
-    server, alone = Shard(parts.learner), parts.learner()
+    server, alone = Server(parts.learner), parts.learner()
     for items in draws:
         alone.update(items)
     process = started(push_from_afar, server.share("learner").address, parts.learner, draws, tmp_path / "found.npy")
@@ -308,7 +308,7 @@ def test_a_server_in_another_process_gives_the_same_bits(backend, tmp_path):
 
 def test_messages_do_where_no_memory_is_shared():
     parts = parts_of("ppo")
-    alone, learner, server = parts.learner(), parts.learner(), Shard(parts.learner)
+    alone, learner, server = parts.learner(), parts.learner(), Server(parts.learner)
     updates = Pushed(learner, "learner", [by_message(server.serve("learner"))])
     meeting = Meeting(parts.learner, 2, drop=1)
     pair = [parts.learner(), parts.learner()]
@@ -494,22 +494,22 @@ def soon(work):
 
 def sit(address, rounds, nap, folder):
     """Take part in so many rounds, each time after a nap; write what came out."""
-    seat, rank, taken = address.connect(), address.rank, []
-    agreed = soon(seat.agree(100 + rank, np.full(10, float(rank), np.float32)))
+    attendee, rank, taken = address.connect(), address.rank, []
+    agreed = soon(attendee.agree(100 + rank, np.full(10, float(rank), np.float32)))
     try:
         while len(taken) < rounds:
             time.sleep(nap)
-            seat.post(contribution(rank, len(taken), address.size))
+            attendee.post(contribution(rank, len(taken), address.size))
             more = True
             while more:
-                while (got := seat.take()) is None:
+                while (got := attendee.take()) is None:
                     time.sleep(0.0005)
                 mean, more = got
                 taken.append(mean)
             (folder / f"begun-{rank}").touch()
     except Stopped:
         os._exit(7)
-    np.savez(folder / f"{rank}.tmp.npz", agreed=agreed, means=taken[:rounds], late=seat.late)
+    np.savez(folder / f"{rank}.tmp.npz", agreed=agreed, means=taken[:rounds], late=attendee.late)
     os.rename(folder / f"{rank}.tmp.npz", folder / f"{rank}.npz")
     while len(list(folder.glob("?.npz"))) < address.learners:  # whoever leaves first takes the group with him
         time.sleep(0.01)
@@ -517,10 +517,10 @@ def sit(address, rounds, nap, folder):
 
 def sat(tmp_path, naps, drop, rounds=40, size=1000):
     """What each of several processes found."""
-    seats = GlooSeats(size, len(naps), drop)
-    processes = [started(sit, seats.share("learner").address, rounds, nap, tmp_path) for nap in naps]
+    attendees = GlooAttendees(size, len(naps), drop)
+    processes = [started(sit, attendees.share("learner").address, rounds, nap, tmp_path) for nap in naps]
     assert joined(*processes) == [0] * len(naps)
-    seats.close()
+    attendees.close()
     found = [np.load(tmp_path / f"{rank}.npz") for rank in range(len(naps))]
     for one in found:
         assert one["agreed"].tolist() == [len(naps) - 1.0] * 10, "of whoever has come furthest"
@@ -552,21 +552,21 @@ def test_a_process_that_sleeps_is_left_out(tmp_path):
 
 @pytest.mark.parametrize("drop", [0, 1])
 def test_learners_are_told_when_one_of_them_is_killed(drop, tmp_path):
-    seats = GlooSeats(100, 3, drop)
-    processes = [started(sit, seats.share("learner").address, 10**9, 0.001, tmp_path) for _ in range(3)]
+    attendees = GlooAttendees(100, 3, drop)
+    processes = [started(sit, attendees.share("learner").address, 10**9, 0.001, tmp_path) for _ in range(3)]
     while len(list(tmp_path.glob("begun-*"))) < 3:
         assert all(process.is_alive() for process in processes)
         time.sleep(0.01)
     os.kill(processes[1].pid, signal.SIGKILL)
     assert joined(*processes) == [7, -signal.SIGKILL, 7]
-    seats.close()
+    attendees.close()
 
 
 def test_no_more_processes_than_learners():
-    seats = GlooSeats(10, 1, 0)
-    seats.share("learner/0")
+    attendees = GlooAttendees(10, 1, 0)
+    attendees.share("learner/0")
     with pytest.raises(UserError, match="one learner more"):
-        seats.share("learner/1")
+        attendees.share("learner/1")
 
 
 def reduce_from_afar(address, make, draws, path):

@@ -9,7 +9,7 @@ import pytest
 import cavalcade
 from cavalcade.__main__ import main
 from cavalcade.experiment.experiment import Experiment, Settings
-from cavalcade.experiment.matrix import rows, why_not
+from cavalcade.experiment.matrix import why_not, wirings
 from cavalcade.records.folder import Run
 from cavalcade.runs.inspection import SavedTables
 from tests.helpers.leftovers import nothing_is_left  # noqa: F401
@@ -99,7 +99,7 @@ TINY = {
     "a2c": {"hidden": (8,), "unroll": 4},
     "impala": {"hidden": (8,), "unroll": 4, "batch": 4},
 }
-EVERY = [(algorithm, row) for algorithm in ("dqn", "a2c", "impala") for row in rows() if not why_not(algorithm, row)]
+EVERY = [(algorithm, row) for algorithm in ("dqn", "a2c", "impala") for row in wirings() if not why_not(algorithm, row)]
 
 
 def after_some_rounds(path, system, settings, overrides):

@@ -179,7 +179,7 @@ def tables_of(run, environment=None):
     """Those of the last checkpoint, wherever they were kept."""
     _, step, _ = checkpoint.load_latest(run.checkpoints)
     parts = replace(Experiment.from_config(run.config, environment).parts, writers="away")  # unshared
-    parts = parts.of_one_learner if parts.row.experience == "bundled" else parts
+    parts = parts.of_one_learner if parts.wiring.experience == "bundled" else parts
     found = []
     for part in run.checkpoints.glob(f"**/step-{step:09d}/state.json"):
         for name, state in checkpoint.load(part.parent)[0].items():

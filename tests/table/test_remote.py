@@ -83,13 +83,13 @@ def made(item, mode, stacked, size):
     kind = StackedStreams if stacked else Streams
     environments = VectorAdapter(kind(COUNT, mode, seed=5), "streams", 5)
     spec = dataclasses.replace(environments.spec, frames=STACK if stacked else 1)
-    kept = item.signature(spec, {}, {"q_taken": np.zeros((), np.float32)} if not judged(item) else {})
+    kept = item.signature(spec, {}, {"q_taken": np.zeros((), np.float32)} if not transition(item) else {})
     writer_rows = 2 * item.rows_under_way(kept.rows, COUNT, 2) + 64
     rows = Rows(kept.rows, item.rows_needed(kept.rows, size, True) + writer_rows)
     return environments, Table(kept, size, limiter=Limiter.at_least(1), rows=rows, writer_rows=writer_rows)
 
 
-def judged(item):
+def transition(item):
     return isinstance(item, NStep)
 
 
@@ -101,7 +101,7 @@ def flush(sink):
 ITEMS = [
     NStep(1, 0.9),
     NStep(3, 0.9),
-    NStep(3, 0.9, judged=True),
+    NStep(3, 0.9, prioritised=True),
     Unroll(6, 0.9),
     Unroll(6, 0.9, period=3),
     Unroll(5, 0.9, period=2),
@@ -127,7 +127,7 @@ def test_a_writer_elsewhere_fills_a_table_like_one_beside_it(item, mode, stacked
     chance = np.random.default_rng(1)
     for number in range(250):
         q = {"q_taken": chance.random(COUNT).astype(np.float32), "q_best": chance.random(COUNT).astype(np.float32)}
-        extras = q if getattr(item, "judged", False) else {} if judged(item) else {"q_taken": q["q_taken"]}
+        extras = q if getattr(item, "prioritised", False) else {} if transition(item) else {"q_taken": q["q_taken"]}
         late = chance.random() < 0.3  # finished items may wait for two steps
         for sink, stream in zip(sinks, streams):
             environments, adder, obs, waiting = stream

@@ -22,7 +22,7 @@ from cavalcade import tree
 from cavalcade.errors import UserError
 from cavalcade.learning.learner import Learner
 from cavalcade.learning.updates import Means, Work
-from cavalcade.learning.updates.gloo import FEWEST, GlooSeats
+from cavalcade.learning.updates.gloo import FEWEST, GlooAttendees
 from cavalcade.transport import Client, Exchange, RemoteClient, ServedDesk, Signpost
 from cavalcade.tree import Tree
 
@@ -44,7 +44,7 @@ class Meeting:
         self.round = 0  # the one that is open
         self.there: dict[str, np.ndarray] = {}  # contributions to it
         self.closed: dict[int, tuple[np.ndarray, set[str]]] = {}  # means of the last rounds, and who was in them
-        self.seats = GlooSeats(self.size, learners, drop)
+        self.attendees = GlooAttendees(self.size, learners, drop)
 
     def step(self) -> bool:
         asking = [desk for desk in self.exchange.desks if desk.waiting]
@@ -80,16 +80,16 @@ class Meeting:
             desk.answer({"vector": vector, "next": self.round, "included": True, "more": False})
         return True
 
-    def desk(self, name: str) -> "Seat":
-        return Seat(self.exchange.desk(name), self.size, self.learners)
+    def desk(self, name: str) -> "Attendee":
+        return Attendee(self.exchange.desk(name), self.size, self.learners)
 
     def share(self, consumer: str) -> Signpost:
         assert not self.exchange.desks, "Either all learners are in this node's process, or none is."
-        return self.seats.share(consumer)
+        return self.attendees.share(consumer)
 
     def serve(self, consumer: str) -> ServedDesk:
         service: Any = self.exchange.serve(consumer)
-        service.address = SeatAddress(self.size, self.learners)
+        service.address = AttendeeAddress(self.size, self.learners)
         return service
 
     def account(self) -> str:
@@ -97,10 +97,10 @@ class Meeting:
 
     def close(self) -> None:
         self.exchange.close()
-        self.seats.close()
+        self.attendees.close()
 
 
-class Seat:
+class Attendee:
     """A learner's place at the meeting, through a desk."""
 
     def __init__(self, client: Client | RemoteClient, size: int, learners: int):
@@ -108,7 +108,7 @@ class Seat:
         self.round = self.late = 0
         self.blank = np.zeros(size, np.float32)
 
-    def desk(self, name: str) -> "Seat":
+    def desk(self, name: str) -> "Attendee":
         return self
 
     def agree(self, updates: int, state: np.ndarray) -> Generator[bool, None, np.ndarray]:
@@ -142,12 +142,12 @@ class Seat:
 
 
 @dataclass(frozen=True)
-class SeatAddress:
+class AttendeeAddress:
     size: int
     learners: int
 
-    def connect(self, ask: Callable[[Tree], Any]) -> Seat:
-        return Seat(RemoteClient(ask), self.size, self.learners)
+    def connect(self, ask: Callable[[Tree], Any]) -> Attendee:
+        return Attendee(RemoteClient(ask), self.size, self.learners)
 
 
 @dataclass(frozen=True)
@@ -168,24 +168,24 @@ class Reduced:
 
     def __init__(self, learner: Learner, name: str, meeting: Any, summed: bool = False):
         """`summed`: the loss is a sum over its batch, and so has to be the gradient."""
-        self.learner, self.seat = learner, meeting.desk(name)
-        self.scale = np.float32(self.seat.learners if summed else 1.0)
+        self.learner, self.attendee = learner, meeting.desk(name)
+        self.scale = np.float32(self.attendee.learners if summed else 1.0)
         self.agreed = False
 
     def update(self, items: Any) -> Work:
-        learner, seat, means = self.learner, self.seat, Means()
+        learner, attendee, means = self.learner, self.attendee, Means()
         if not self.agreed:
             yield from self._agree()
         for samples, index in learner.minibatches(items):
             gradient, metrics = learner.gradients(samples, index)
             read = learner.read(metrics)
             moments, numbers = learner.moments(), np.array(list(read.values()), np.float32)
-            seat.post(np.concatenate([gradient, moments, numbers]))
+            attendee.post(np.concatenate([gradient, moments, numbers]))
             ends = [len(gradient), len(gradient) + len(moments)]
             yield True
             more, rounds = True, 0
             while more:
-                while (got := seat.take()) is None:
+                while (got := attendee.take()) is None:
                     yield False
                 mean, more = got
                 rounds += 1
@@ -193,7 +193,7 @@ class Reduced:
                 norm = learner.apply(self.scale * gradient, dict(zip(read, numbers)))["gradient_norm"]
                 learner.take_moments(moments)
                 if more:
-                    seat.post(None)
+                    attendee.post(None)
                     yield True
             metrics = {**metrics, "gradient_norm": float(norm)}
             learner.require_finite(metrics)
@@ -207,13 +207,15 @@ class Reduced:
         kept = self.learner.kept()
         leaves = tree.leaves(kept["state"])
         own = np.concatenate([np.reshape(leaf, -1).astype(np.float32) for leaf in leaves])
-        parts = np.split((yield from self.seat.agree(self.learner.updates, own)), np.cumsum([x.size for x in leaves]))
+        parts = np.split(
+            (yield from self.attendee.agree(self.learner.updates, own)), np.cumsum([x.size for x in leaves])
+        )
         same = (np.reshape(part, leaf.shape).astype(leaf.dtype) for part, leaf in zip(parts, leaves))
         self.learner.put_back({**kept, "state": tree.rebuild(kept["state"], same)})
         self.agreed = True
 
     def counted(self) -> dict[str, float]:
-        late, self.seat.late = self.seat.late, 0
+        late, self.attendee.late = self.attendee.late, 0
         return {"dropped_late": float(late)}
 
 

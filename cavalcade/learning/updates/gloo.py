@@ -46,12 +46,12 @@ class GlooAddress:
     size: int
     drop: int
 
-    def connect(self) -> "GlooSeat":
-        return GlooSeat(self)
+    def connect(self) -> "GlooAttendee":
+        return GlooAttendee(self)
 
 
-class GlooSeat:
-    """A learner's place: what a `Seat` offers, of which its thread does the work."""
+class GlooAttendee:
+    """A learner's place: what a `Attendee` offers, of which its thread does the work."""
 
     def __init__(self, address: GlooAddress):
         self.address, self.learners = address, address.learners
@@ -67,7 +67,7 @@ class GlooSeat:
         self.error: BaseException | None = None
         threading.Thread(target=self._run, name="allreduce", daemon=True).start()
 
-    def desk(self, name: str) -> "GlooSeat":
+    def desk(self, name: str) -> "GlooAttendee":
         return self
 
     def agree(self, updates: int, state: np.ndarray) -> Generator[bool, None, np.ndarray]:
@@ -187,7 +187,7 @@ def _group(address: GlooAddress) -> Total:
     return total
 
 
-class GlooSeats:
+class GlooAttendees:
     """For the node where gradients meet: who sits where."""
 
     def __init__(self, size: int, learners: int, drop: int):

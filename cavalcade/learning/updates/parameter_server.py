@@ -21,7 +21,7 @@ from cavalcade.transport import Client, Desk, Exchange, ServedDesk
 SNAPSHOT_EVERY = 100  # updates
 
 
-class Shard:
+class Server:
     """Worker: one slice of the parameters and of the optimiser's state; answers one learner after the other."""
 
     def __init__(self, learner: Callable[[], Learner], index: int = 0, shards: int = 1, max_staleness: int = 100):
@@ -108,7 +108,7 @@ class Pushed:
         """`servers`: in the order of their slices. `deviations`: how far above the mean a loss may lie."""
         self.learner, self.clients = learner, [server.desk(name) for server in servers]
         self.parts = slices(learner.layout.size, len(servers))
-        self.judge = Judge(deviations)
+        self.outliers = Outliers(deviations)
         self.vector = learner.params()[0]
         self.versions = [0] * len(servers)  # each server counts its own
         self.fetched = False
@@ -121,7 +121,7 @@ class Pushed:
             gradient, metrics = learner.gradients(samples, index)
             yield True
             gradient, norm = learner.clipped(gradient)
-            outlying = self.judge.outlying(metrics["loss"], norm)
+            outlying = self.outliers.outlying(metrics["loss"], norm)
             yield from self._exchange(None if outlying else gradient)
             learner.adapt(metrics)  # its own, by what it sees itself
             means.add({**metrics, "gradient_norm": norm})
@@ -141,11 +141,11 @@ class Pushed:
         self.learner.adopt(self.vector, self.versions[0])
 
     def counted(self) -> dict[str, float]:
-        dropped, self.judge.dropped = self.judge.dropped, 0
+        dropped, self.outliers.dropped = self.outliers.dropped, 0
         return {"dropped_outlying": float(dropped)}
 
 
-class Judge:
+class Outliers:
     """Which losses lie too far above what came before, by the running mean m and deviation s of their size:
     |loss| > m + deviations s. What is not a number always does."""
 

@@ -1,4 +1,4 @@
-"""A row of the table of architectures: who acts and where, where experience waits, how updates are combined."""
+"""A wiring: who acts and where, where experience waits, how updates are combined. Architectures are named wirings."""
 
 from dataclasses import dataclass
 
@@ -12,7 +12,7 @@ CHOICES = {
 
 
 @dataclass(frozen=True)
-class Row:
+class Wiring:
     acting: str = "local"  # local: with the environments; central: one policy answers many environment workers
     experience: str = "shared"  # shared: one table; shards: several, each with some actors, drawn from as one by all
     # learners; bundled: one with each learner and its actors
@@ -57,4 +57,4 @@ class Row:
                 raise UserError(f"--adjust-every {self.adjust_every:g} contradicts --{name} {wrong}: {why}.")
 
 
-SYNC = Row()
+SYNC = Wiring()
