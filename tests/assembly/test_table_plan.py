@@ -12,7 +12,7 @@ from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.errors import UserError
 from cavalcade.experience import Episode, NStep, Unroll
 from cavalcade.experiment.experiment import Experiment, Settings
-from cavalcade.experiment.matrix import HOME
+from cavalcade.experiment.matrix import HOME, wirings
 from cavalcade.experiment.systems import SYSTEMS
 from cavalcade.programs.program import Handle
 from cavalcade.table import Items, Rows, RowSpec, Signature, Table, port
