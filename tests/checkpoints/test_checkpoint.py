@@ -186,7 +186,7 @@ FULL_DISK = """
 import sys
 from pathlib import Path
 import numpy as np
-from cavalcade import checkpoint
+from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
 folder = Path(sys.argv[1]) / "checkpoints"
 if sys.argv[2] == "limit":
@@ -197,6 +197,8 @@ try:
     checkpoint.save(folder, big, 5)
 except UserError as error:
     assert "The disk is full" in str(error) and "no earlier checkpoint" in str(error), error
+else:
+    sys.exit("a full disk went unnoticed at the first checkpoint")
 for step in (10, 20):
     checkpoint.save(folder, {"value": step, "array": np.full(1000, step)}, step)
 for step in (20, 30):
@@ -231,7 +233,7 @@ import sys
 from itertools import count
 from pathlib import Path
 import numpy as np
-from cavalcade import checkpoint
+from cavalcade.checkpoints import checkpoint
 for step in count(int(sys.argv[2])):
     for attempt in (0, 1):  # each step twice, so that replacing is interrupted as well
         state = {"value": step, "array": np.full(300_000, step), "more": {"array": np.full((3, 5), step)}}

@@ -225,7 +225,7 @@ def test_an_unpacking_error_of_the_users_own_stays_as_it_is():
             reward, done = (1, False, {})
             return OBS, reward, done, False, {}
 
-    with pytest.raises(EnvironmentFailed, match=r"'Own' failed in step 1 .*too many values.*test_envs_checks"):
+    with pytest.raises(EnvironmentFailed, match=r"'Own' failed in step 1 .*too many values.*test_checks"):
         stepped(envs.make(Own, 1, seed=0))
 
     class Broken(Rude):

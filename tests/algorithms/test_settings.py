@@ -1,0 +1,115 @@
+"""Every setting of every algorithm reaches something: what is declared, how it acts, or what it learns."""
+
+import dataclasses
+
+import gymnasium as gym
+import numpy as np
+import pytest
+
+from cavalcade import tree
+from cavalcade.algorithms import Clock
+from cavalcade.backends.numpy_backend import acting as numpy_namespace
+from cavalcade.envs.spaces import observation_spec
+from cavalcade.experiment import ALGORITHMS
+from cavalcade.networks.activations import ACTIVATIONS
+from cavalcade.optimiser import NAMES
+from cavalcade.tree import Layout
+from tests.learning.test_learner import parts_of, random_items, vector
+
+CHOICES = {  # for words, another one that means something
+    "optimiser_name": list(NAMES),
+    "activation": list(ACTIVATIONS),
+    "convolution": ["nature", "impala"],
+    "surrogate": ["clip", "penalty"],
+    "kl_rule": ["ppo", "rllib", "heess"],
+    "correction": ["vtrace", "one-step", "epsilon", "none"],
+}
+
+
+def other_values(field: dataclasses.Field) -> list:
+    default = field.default
+    if isinstance(default, bool):
+        return [not default]
+    if isinstance(default, int):
+        return sorted({default + 1, max(1, default // 2)} - {default})
+    if isinstance(default, float):
+        return [default / 2 + 0.01]
+    if isinstance(default, tuple):
+        return [(32,), (8, 8, 8)]
+    assert field.name in CHOICES, f"say which words {field.name} may be"
+    return [word for word in CHOICES[field.name] if word != default]
+
+
+CHANGES = [
+    (name, field.name, value)
+    for name, kind in ALGORITHMS.items()
+    for field in dataclasses.fields(kind)
+    for value in other_values(field)
+]
+
+
+# what has to be otherwise, too, for a setting to matter
+WITH = {
+    "importance_exponent": {"priority_exponent": 0.6},
+    "optimiser_decay": {"optimiser_name": "rmsprop"},
+    "optimiser_epsilon": {"optimiser_epsilon": 0.1},
+    "kl_rule": {"surrogate": "penalty"},
+    "kl_target": {"surrogate": "penalty"},
+    "c_bar": {"c_bar": 0.3},
+    "rho_bar": {"rho_bar": 0.3},
+    "clip": {"clip": 0.01},
+    "replay_size": {"impala": {"replay_share": 0.5}},
+    "epsilon_start": {"epsilon_steps": 10_000},
+}
+
+
+def effects(name: str, **settings) -> list:
+    """What a run with these settings is made of: as numbers and words that can be compared."""
+    parts = parts_of(name, "numpy", **settings)
+    algorithm, spec, rng = parts.algorithm, parts.spec, np.random.default_rng(0)
+    declared = [algorithm.experience(), algorithm.optimiser(100), algorithm.updates(100_000, 8), algorithm.target()]
+    declared += [algorithm.max_lag, algorithm.adds_gradients, algorithm.scales_rewards, algorithm.extras(spec)]
+    declared += [algorithm.exploration(4, Clock(500, 1, 3)), parts.plan.sizes]
+    if adaptation := algorithm.adaptation():
+        for value in np.geomspace(1e-4, 1.0, 30):
+            coefficients = adaptation.initial
+            for _ in range(20):  # updates, of more than one draw
+                given = dict.fromkeys(adaptation.reads, np.float32(value))
+                coefficients = adaptation.rule(numpy_namespace, coefficients, given)
+            declared.append(coefficients)
+    policy, learner = parts.policy(), parts.learner()
+    observations = np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32)
+    noise = algorithm.noise(spec, rng, 4, Clock(500, 1, 3))
+    acted = policy.act(observations, policy.model.carry(4), np.zeros(4, np.bool_), noise)
+    for seed in range(3):
+        items = random_items(parts, seed)
+        if parts.experience.store.correction is not None:
+            items["weight"] = np.linspace(0.5, 1.0, parts.experience.batch, dtype=np.float32)
+        learner.update(items)
+    return [*map(repr, declared), *(leaf.tobytes() for leaf in tree.leaves(acted[0])), vector(learner).tobytes()]
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_setting_changes_something(name):
+    idle = []
+    for field, value in [(field, value) for kind, field, value in CHANGES if kind == name]:
+        before = WITH.get(field, {})
+        before = before.get(name, {}) if field == "replay_size" else before
+        if field in before:  # a value at which it binds, against its default
+            before, value = {}, before[field]
+        if getattr(parts_of(name, "numpy").algorithm, field) == value:  # these tests have it otherwise already
+            value = getattr(ALGORITHMS[name](), field)
+        if effects(name, **before) == effects(name, **{**before, field: value}):
+            idle.append(f"{field}={value}")
+    assert set(idle) == {f"convolution={other}" for other in CHOICES["convolution"] if other != "nature"}
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_the_convolution_is_that_of_images(name):
+    spec = parts_of(name, "numpy").spec
+    pixels = dataclasses.replace(spec, observation=observation_spec(gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)))
+    sizes = {
+        Layout.of(ALGORITHMS[name](convolution=kind).model(pixels).init(np.random.default_rng(0))).size
+        for kind in CHOICES["convolution"]
+    }
+    assert len(sizes) == len(CHOICES["convolution"])
