@@ -29,7 +29,7 @@ NAMES = tuple(PACKAGES)
 STANDARD = """
     abs all any arange argmax broadcast_to clip cumsum exp expand_dims expm1 flip floor full_like isfinite log log1p
     logical_and logical_not logical_or max maximum mean minimum moveaxis ones ones_like prod reshape sign sqrt square
-    stack sum tanh where zeros zeros_like float32 int64
+    squeeze stack sum tanh where zeros zeros_like float32 int64
 """
 
 

@@ -12,7 +12,8 @@ these vectors keep their memory. Numbers in the code are arrays of one type with
 
 import operator
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, NamedTuple
 
 import torch
@@ -24,7 +25,7 @@ from cavalcade import tree
 
 DETACH = torch.ops.aten.detach.default
 BY_VALUE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)  # other numbers would go another way
-VECTORS = ("params", "target")  # in the state
+VECTORS = ("state/params", "state/target")  # of what is given, those that are the same ones in most calls
 
 
 class Recorded:
@@ -37,64 +38,76 @@ class Recorded:
         self.programs: dict[Any, Program | None] = {}
 
     def __call__(self, state: dict, samples: tree.Tree, plan: tree.Tree) -> torch.Tensor:
-        if state["updates"] < self.WARM_UP or not state["params"].is_cpu:  # elsewhere kernels cost more
+        replay = self.bound(state, samples, plan)
+        if replay is None:
             return self.function(state, samples, plan)
-        given = {"state": {**state, "updates": {}}, "samples": samples, "plan": plan}
+        with replaying():
+            return replay(plan)
+
+    def bound(self, state: dict, samples: tree.Tree, plan: tree.Tree) -> Callable[[tree.Tree], torch.Tensor] | None:
+        """A function of the plan alone, for plans of this one's shape, to be called inside of `replaying`: many updates
+        of a draw look up the other arrays once. None if the function itself has to be called."""
+        if state["updates"] < self.WARM_UP or not state["params"].is_cpu:  # elsewhere kernels cost more
+            return None
+        given = {"plan": plan, "samples": samples, "state": {**state, "updates": {}}}
         flat = tree.leaves(given)
         shapes = tuple(leaf.shape for leaf in flat)
         if shapes not in self.programs:
             self.programs[shapes] = self._record(given, flat)
         program = self.programs[shapes]
-        return self.function(state, samples, plan) if program is None else program(flat)
+        if program is None:
+            return None
+        replay, rest = program.replay, [*flat[len(tree.leaves(plan)) :], *program.views_of(flat)]
+        return lambda plan: replay(*tree.leaves(plan), *rest)
 
     def _record(self, given: dict, flat: list[torch.Tensor]) -> "Program | None":
         scratch = [leaf.clone() for leaf in flat]  # recording runs the update, so it gets copies
-        same = tree.rebuild(given, iter(scratch))
-        recording = Recording(scratch, [same["state"][name] for name in VECTORS if name in same["state"]])
+        recording = Recording(scratch, [number for number, (path, _) in enumerate(tree.named(given)) if path in VECTORS])
         try:
             with recording:
+                same = tree.rebuild(given, iter(scratch))
                 result = self.function(same["state"], same["samples"], same["plan"])
             return Program(recording, result, scratch)
         except Exception:
             return None
 
 
-class View(NamedTuple):
-    """What networks see of a vector: another way to look at one of the program's inputs."""
+@contextmanager
+def replaying() -> Iterator[None]:
+    """Nothing is prepared for gradients; jit's optimiser is off, since it joins matrix products and changes last bits."""
+    with torch.inference_mode(), torch.jit.optimized_execution(False):
+        yield
 
-    source: int  # number of that input
-    function: Callable
-    args: tuple
-    named: dict
+
+class View(NamedTuple):
+    """What a network sees of a vector, as torch describes it."""
+
+    vector: int  # which of what is given
+    size: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def of(self, vector: torch.Tensor) -> torch.Tensor:
+        return vector.as_strided(self.size, self.stride, vector.storage_offset() + self.offset)
 
 
 class Program:
     """A recorded function of arrays with the shapes that it was recorded with."""
 
     def __init__(self, recording: "Recording", result: torch.Tensor, given: list[torch.Tensor]):
-        self.views = recording.views
-        self.sources = sorted({view.source for view in self.views if view.source < len(given)})
-        self.viewed: list[torch.Tensor] = []  # what was given for them last, and its views
-        self.made: list[torch.Tensor] = []
+        module, self.views = recording.program(result)
+        self.viewed: list[torch.Tensor] = []  # the vectors of the last call, one for each view
+        self.made: list[torch.Tensor] = []  # and what is seen of them
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # torch.jit is in maintenance; without it the eager path remains
-            inputs = (*given, *self._views(given))
-            self.replay = torch.jit.trace(recording.program(result), inputs, check_trace=False)
+            self.replay = torch.jit.trace(module, (*given, *self.views_of(given)), check_trace=False)
 
-    def __call__(self, given: list[torch.Tensor]) -> torch.Tensor:
-        views = self._views(given)
-        # in inference mode nothing is prepared for a gradient; jit's optimiser would join matrix products, and the last
-        # bits would differ
-        with torch.inference_mode(), torch.jit.optimized_execution(False):
-            return self.replay(*given, *views)
-
-    def _views(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
-        vectors = [given[number] for number in self.sources]
-        if len(self.viewed) != len(vectors) or any(one is not other for one, other in zip(vectors, self.viewed)):
-            inputs = list(given)
-            for view in self.views:
-                inputs.append(view.function(inputs[view.source], *view.args, **view.named))
-            self.viewed, self.made = vectors, inputs[len(given) :]
+    def views_of(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
+        """What `replay` wants behind that which is given."""
+        vectors = [given[view.vector] for view in self.views]
+        if list(map(id, vectors)) != list(map(id, self.viewed)):
+            self.viewed = vectors
+            self.made = [view.of(vector) for view, vector in zip(self.views, vectors)]
         return self.made
 
 
@@ -110,17 +123,17 @@ class Recording(TorchDispatchMode):
         """To skip its compiler torch would import it first; nobody compiles what is called in here."""
         return False
 
-    def __init__(self, given: list[torch.Tensor], vectors: list[torch.Tensor]):
-        """`vectors`: those of the given arrays that will be the same ones, changed in place, in most calls."""
+    def __init__(self, given: list[torch.Tensor], vectors: list[int]):
+        """`vectors`: which of what is given is only changed in place from call to call."""
         super().__init__()
         self.graph, self.constants = torch.fx.Graph(), {}  # type: torch.fx.Graph, dict[str, torch.Tensor]
         self.names = WeakIdKeyDictionary()  # of tensors that are still alive: a large update frees them as it goes
         self.inputs: list[torch.fx.Node] = []
-        self.views: list[View] = []
+        self.views: dict[torch.fx.Node, View] = {}  # those of the inputs that are made from the given ones
         self.numbers: dict[tuple[Any, torch.dtype], torch.Tensor] = {}
         for tensor in given:
             self._input(tensor)
-        self.fixed = {self.names[vector] for vector in vectors}  # inputs that are vectors, or views of one
+        self.seen = {self.inputs[number]: number for number in vectors}  # inputs that show a vector, and which
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if any(tag in function.tags for tag in BY_VALUE):
@@ -129,9 +142,10 @@ class Recording(TorchDispatchMode):
         result = function(*args, **named)
         if function is DETACH:  # nothing records a gradient any more
             self.names[result] = self._name(args[0])
-        elif function.is_view and isinstance(result, torch.Tensor) and self._name(args[0]) in self.fixed:
-            self.views.append(View(self.inputs.index(self.names[args[0]]), function, args[1:], named))
-            self.fixed.add(self._input(result))
+        elif function.is_view and isinstance(result, torch.Tensor) and self._name(args[0]) in self.seen:
+            vector, node = self.seen[self._name(args[0])], self._input(result)
+            self.views[node] = View(vector, tuple(result.shape), result.stride(), int(result.storage_offset()))
+            self.seen[node] = vector
         else:
             self._write(function, self._numbers_as_arrays(function, args, result), named, result)
         return result
@@ -174,6 +188,10 @@ class Recording(TorchDispatchMode):
             self.names[value] = self.graph.get_attr(name)
         return self.names[value]
 
-    def program(self, result: torch.Tensor) -> torch.nn.Module:
+    def program(self, result: torch.Tensor) -> tuple[torch.nn.Module, list[View]]:
+        """What is called with all that is given and, behind it, these views of it."""
         self.graph.output(self._name(result))
-        return torch.fx.GraphModule(self.constants, self.graph)
+        for node in [node for node in self.views if not node.users]:  # a slice on the way to its reshape
+            self.graph.erase_node(node)
+            del self.views[node]
+        return torch.fx.GraphModule(self.constants, self.graph), list(self.views.values())
