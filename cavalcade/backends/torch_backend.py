@@ -6,6 +6,7 @@ persistent views of the vector, and clipping and the optimiser see one tensor in
 
 import ctypes
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -125,14 +126,13 @@ class TorchBackend:
     ) -> tuple[dict, torch.Tensor]:
         if self.stepping is None or self.stepping[0] != step:
             self.stepping = (step, Recorded(lambda *given: step(*given)[1]))
-        rows, each = [], tree.map(torch.unbind, plan)
-        plans = [tree.take(each, number) for number in range(len(each["index"]))]
-        while plans and (replay := self.stepping[1].bound(state, samples, plans[0])) is None:
-            rows.append(step(state, samples, plans.pop(0))[1])
-            state = advance(state)
-        with replaying():
-            for one in plans:
-                rows.append(replay(one))
+        rows, each, replay = [], tree.map(torch.unbind, plan), None
+        with ExitStack() as recorded:
+            for number in range(len(each["index"])):
+                one = tree.take(each, number)
+                if replay is None and (replay := self.stepping[1].bound(state, samples, one)):
+                    recorded.enter_context(replaying())
+                rows.append(replay(one) if replay else step(state, samples, one)[1])
                 state = advance(state)
         return state, torch.stack(rows)
 

@@ -6,8 +6,8 @@ torch.jit: the same kernels on the same numbers in the same order, hence the sam
 coefficients change in place. What cannot be recorded goes on eagerly.
 
 An operation on a small network costs microseconds whatever it does, so that programs have as few as they can. What
-networks see of the parameter vectors (a slice and a reshape for each layer) is made once and given to the program, since
-these vectors keep their memory. Numbers in the code are arrays of one type with the rest; torch would convert each anew.
+networks see of the parameter vectors (a slice and a reshape for each layer) is made once and given to the program,
+because these vectors keep their memory. Numbers in the code are given as arrays; torch would convert them each time.
 """
 
 import operator
@@ -62,7 +62,8 @@ class Recorded:
 
     def _record(self, given: dict, flat: list[torch.Tensor]) -> "Program | None":
         scratch = [leaf.clone() for leaf in flat]  # recording runs the update, so it gets copies
-        recording = Recording(scratch, [number for number, (path, _) in enumerate(tree.named(given)) if path in VECTORS])
+        paths = [path for path, _ in tree.named(given)]
+        recording = Recording(scratch, [number for number, path in enumerate(paths) if path in VECTORS])
         try:
             with recording:
                 same = tree.rebuild(given, iter(scratch))
@@ -74,7 +75,8 @@ class Recorded:
 
 @contextmanager
 def replaying() -> Iterator[None]:
-    """Nothing is prepared for gradients; jit's optimiser is off, since it joins matrix products and changes last bits."""
+    """Without what torch prepares for gradients, and without jit's optimiser: it joins matrix products, and last bits
+    would differ."""
     with torch.inference_mode(), torch.jit.optimized_execution(False):
         yield
 
