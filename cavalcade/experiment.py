@@ -21,10 +21,12 @@ from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.impala import Impala
 from cavalcade.algorithms.ppo import PPO
 from cavalcade.architectures import a3c, apex, dppo, ga3c, gorila, impala, paac, seed, sync
+from cavalcade.backends import threads
 from cavalcade.config import described
 from cavalcade.convolutions import is_image
 from cavalcade.errors import UserError, nearest
 from cavalcade.evaluation import Evaluator
+from cavalcade.experience import NStep
 from cavalcade.layers import Network
 from cavalcade.model import Model
 from cavalcade.origin import Origin
@@ -38,7 +40,7 @@ from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.runtimes.processes import Processes
 from cavalcade.runtimes.ray import RayRuntime
 from cavalcade.specs import EnvSpec
-from cavalcade.tree import leaves
+from cavalcade.tree import Layout, leaves
 
 ALGORITHMS: dict[str, type] = {"dqn": DQN, "a2c": A2C, "ppo": PPO, "impala": Impala}
 ARCHITECTURES: dict[str, tuple[Row, Callable[[Parts], Program]]] = {
@@ -169,7 +171,10 @@ class Experiment:
             self.row,
         )
         if s.threads == 0:
-            parts = dataclasses.replace(parts, threads=1 if parts.model.small else max(1, (os.cpu_count() or 1) - 1))
+            turns, cores = s.runtime == "inprocess", os.cpu_count() or 1
+            parts = dataclasses.replace(
+                parts, threads=threads.chosen(parts.model.small, multiply_adds(parts), turns, cores)
+            )
         return parts
 
     @property
@@ -225,6 +230,15 @@ class Experiment:
             "from": self.origin or None,
             "versions": {"python": platform.python_version(), **_versions()},
         }
+
+
+def multiply_adds(parts: Parts) -> float:
+    """Of one pass of a minibatch through a network of full layers: each parameter once for each step in it."""
+    experience = parts.experience
+    steps = experience.batch * (1 if isinstance(experience.item, NStep) else experience.item.length)
+    indices = parts.algorithm.minibatches(np.random.default_rng(0), experience.batch)  # of unrolls, or of their steps
+    share = indices.shape[1] / (indices.max() + 1)
+    return share * steps * Layout.of(parts.model.init(np.random.default_rng(0))).size
 
 
 def probe(environment: Any, options: dict) -> EnvSpec:

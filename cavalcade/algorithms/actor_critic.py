@@ -122,10 +122,12 @@ def standardised(xp: Any, x: Any, mean: Callable[[Any], Any]) -> Any:
     return centred / (xp.sqrt(mean(xp.square(centred))) + 1e-8)
 
 
-def evaluated(xp: Any, forward: Forward, items: Tree) -> tuple[dict, Any, Tree]:
+def evaluated(
+    xp: Any, forward: Forward, items: Tree, heads: tuple[str, ...] = ("policy", "value")
+) -> tuple[dict, Any, Tree]:
     """The model's outputs over unrolls [T + 1, B, ...], their values [T + 1, B], and the steps [T, B, ...]."""
     unroll, carry = time_major(xp, items)
-    outputs, _ = forward(unroll["obs"], carry, unroll["first"])
+    outputs, _ = forward(unroll["obs"], carry, unroll["first"], heads=heads)
     return outputs, xp.squeeze(outputs["value"], -1), take(unroll, slice(-1))
 
 

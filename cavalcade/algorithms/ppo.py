@@ -37,7 +37,7 @@ class PPO(ActorCritic):
         return steps // (self.unroll * environments) * self.epochs * self.minibatches_per_epoch
 
     def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, target: Any, items: Tree) -> tuple[Tree, dict]:
-        _, values, step = evaluated(xp, forward, items)
+        _, values, step = evaluated(xp, forward, items, ("value",))
         reward = self.rewards(xp, step["reward"])
         advantage = gae(xp, reward, step["discount"], values, step["valid"], self.gae_lambda)
         behaviour = policy_of(xp, spec, step["behaviour"], step["obs"])

@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cavalcade.backends.devices import choose
+from cavalcade.backends.threads import wait_briefly
 from cavalcade.errors import UserError, nearest
 from cavalcade.optimiser import Optimiser
 from cavalcade.tree import Layout, Tree
@@ -116,6 +117,7 @@ def require_device(name: str, device: str) -> None:
 def _module(name: str) -> Any:
     if name not in NAMES:
         raise UserError(f"There is no backend '{name}'; choose one of {', '.join(NAMES)}.{nearest(name, NAMES)}")
+    wait_briefly()
     return importlib.import_module(module_of(name))
 
 
