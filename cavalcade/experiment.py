@@ -171,10 +171,9 @@ class Experiment:
             self.row,
         )
         if s.threads == 0:
-            turns, cores = s.runtime == "inprocess", os.cpu_count() or 1
-            parts = dataclasses.replace(
-                parts, threads=threads.chosen(parts.model.small, multiply_adds(parts), turns, cores)
-            )
+            small, turns = parts.model.small, s.runtime == "inprocess"
+            cost = multiply_adds(parts) if small else 0.0
+            parts = dataclasses.replace(parts, threads=threads.chosen(small, cost, turns, os.cpu_count() or 1))
         return parts
 
     @property
