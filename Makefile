@@ -49,6 +49,7 @@ bench: $(READY)
 	$(BIN)/python benchmarks/central.py
 	$(BIN)/python benchmarks/solve.py
 	$(BIN)/python benchmarks/scale.py
+	$(BIN)/python benchmarks/vector.py
 
 clean:
 	rm -rf $(VENV) runs build *.egg-info

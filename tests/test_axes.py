@@ -36,7 +36,7 @@ DOORS = {  # rooms that are a collection: each of these files is a face of its o
     "ops": ("distributions", "losses", "penalty", "returns"),
     "algorithms": ("dqn", "a2c", "ppo", "impala"),
     "architectures": ("a3c", "apex", "dppo", "ga3c", "gorila", "impala", "paac", "seed", "sync"),
-    "backends": ("devices", "numpy_backend"),
+    "backends": ("devices", "numpy_backend", "threads"),
     "runtimes": ("inprocess", "processes", "ray"),
     "learning": ("updates", "updates.allreduce", "updates.hogwild", "updates.parameter_server"),
     "runs": ("callbacks", "checking", "inspection", "progress", "trained", "training"),

@@ -66,6 +66,6 @@ class A2C(ActorCritic):
         policy_loss = -mean(log_prob * advantage)
         value_loss = 0.5 * mean(xp.square(goal - values[:-1]))
         entropy = mean(policy.entropy(self.log_epsilon))
-        loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
+        loss = self.less_entropy(policy_loss + self.value_cost * value_loss, entropy)
         metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
         return Loss(loss, {**metrics, "explained_variance": explained})

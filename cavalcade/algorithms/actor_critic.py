@@ -93,6 +93,10 @@ class ActorCritic(Algorithm):
     def scales_rewards(self) -> bool:
         return self.normalise_rewards
 
+    def less_entropy(self, loss: Any, entropy: Any) -> Any:
+        """The loss with its reward for an undecided policy; where there is none, without the cost of its gradient."""
+        return loss - self.entropy_cost * entropy if self.entropy_cost else loss
+
     def rewards(self, xp: Any, reward: Any) -> Any:
         return xp.clip(reward, -1.0, 1.0) if self.clip_rewards else reward
 
@@ -115,11 +119,13 @@ def standardised(xp: Any, x: Any, mean: Callable[[Any], Any]) -> Any:
     return centred / (xp.sqrt(mean(xp.square(centred))) + 1e-8)
 
 
-def evaluated(xp: Any, forward: Forward, items: Tree) -> tuple[dict, Any, Tree]:
+def evaluated(
+    xp: Any, forward: Forward, items: Tree, heads: tuple[str, ...] = ("policy", "value")
+) -> tuple[dict, Any, Tree]:
     """The model's outputs over unrolls [T + 1, B, ...], their values [T + 1, B], and the steps [T, B, ...]."""
     unroll, carry = time_major(xp, items)
-    outputs, _ = forward(unroll["obs"], carry, unroll["first"])
-    return outputs, outputs["value"][..., 0], take(unroll, slice(-1))
+    outputs, _ = forward(unroll["obs"], carry, unroll["first"], heads=heads)
+    return outputs, xp.squeeze(outputs["value"], -1), take(unroll, slice(-1))
 
 
 def time_major(xp: Any, items: Tree) -> tuple[Tree, Tree | None]:

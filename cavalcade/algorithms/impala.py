@@ -108,7 +108,7 @@ class Impala(ActorCritic):
         policy_loss = -mean(log_prob * advantage)
         value_loss = 0.5 * mean(xp.square(goal - values[:-1]))
         entropy = mean(policy.entropy())
-        loss = policy_loss + self.value_cost * value_loss - self.entropy_cost * entropy
+        loss = self.less_entropy(policy_loss + self.value_cost * value_loss, entropy)
         # how much of the data still counts: 1 without lag
         rho = mean(xp.exp(xp.clip(xp.stop_gradient(log_rho), None, 0.0)))
         metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "rho": rho}

@@ -37,7 +37,7 @@ class PPO(ActorCritic):
         return steps // (self.unroll * environments) * self.epochs * self.minibatches_per_epoch
 
     def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, target: Any, items: Tree) -> tuple[Tree, dict]:
-        _, values, step = evaluated(xp, forward, items)
+        _, values, step = evaluated(xp, forward, items, ("value",))
         reward = self.rewards(xp, step["reward"])
         advantage = gae(xp, reward, step["discount"], values, step["valid"], self.gae_lambda)
         behaviour = policy_of(xp, spec, step["behaviour"], step["obs"])
@@ -109,7 +109,7 @@ class PPO(ActorCritic):
         policy = policy_of(xp, spec, outputs["policy"], samples["obs"])
         log_ratio = (policy.log_prob(samples["action"]) - samples["log_prob"]) * valid  # rows that are no step: 0
         ratio = policy_ratio(xp, log_ratio)
-        value_loss = 0.5 * mean(xp.square(outputs["value"][..., 0] - samples["goal"]))
+        value_loss = 0.5 * mean(xp.square(xp.squeeze(outputs["value"], -1) - samples["goal"]))
         entropy = mean(policy.entropy())
         metrics = {"value_loss": value_loss, "entropy": entropy}
         if self.surrogate == "clip":
@@ -117,14 +117,14 @@ class PPO(ActorCritic):
             moved = xp.stop_gradient(ratio) - 1.0
             metrics["approx_kl"] = mean(moved - xp.stop_gradient(log_ratio))  # Schulman's low-variance estimate
             metrics["clip_fraction"] = mean(xp.abs(moved) > self.clip)
-            loss = policy_loss - self.entropy_cost * entropy
+            loss = self.less_entropy(policy_loss, entropy)
         else:
             rule, coefficient = KL_RULES[self.kl_rule], coefficients["kl_coefficient"]
             kl = mean(policy_of(xp, spec, samples["behaviour"], samples["obs"]).kl(policy))
             penalty = kl_penalty(xp, rule, coefficient, kl, self.kl_target)
             policy_loss = mean(unbounded_surrogate(xp, ratio, advantage)) + penalty
             metrics |= {"kl": kl, "kl_coefficient": coefficient}
-            loss = policy_loss - self.entropy_cost * entropy
+            loss = self.less_entropy(policy_loss, entropy)
             if rule.end:  # the value goes on learning
                 loss = loss * coefficients[DRAW]["going"]
         loss = loss + self.value_cost * value_loss

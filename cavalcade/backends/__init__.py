@@ -18,6 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cavalcade.backends.devices import choose
+from cavalcade.backends.threads import wait_briefly
 from cavalcade.errors import UserError, nearest
 from cavalcade.optimiser import Optimiser
 from cavalcade.tree import Layout, Tree
@@ -30,7 +31,7 @@ __all__ = ["NAMES", "PACKAGES", "Backend", "load", "module_of", "require_device"
 STANDARD = """
     abs all any arange argmax broadcast_to clip cumsum exp expand_dims expm1 flip floor full_like isfinite log log1p
     logical_and logical_not logical_or max maximum mean minimum moveaxis ones ones_like prod reshape sign sqrt square
-    stack sum tanh where zeros zeros_like float32 int64
+    squeeze stack sum tanh where zeros zeros_like float32 int64
 """
 
 
@@ -117,6 +118,7 @@ def require_device(name: str, device: str) -> None:
 def _module(name: str) -> Any:
     if name not in NAMES:
         raise UserError(f"There is no backend '{name}'; choose one of {', '.join(NAMES)}.{nearest(name, NAMES)}")
+    wait_briefly()
     return importlib.import_module(module_of(name))
 
 

@@ -6,6 +6,7 @@ persistent views of the vector, and clipping and the optimiser see one tensor in
 
 import ctypes
 from collections.abc import Callable
+from contextlib import ExitStack
 from functools import partial
 from types import SimpleNamespace
 from typing import Any
@@ -14,13 +15,10 @@ import array_api_compat.torch as standard
 import numpy as np
 import torch
 import torch.nn.functional as F
-from torch.optim.adam import adam
-from torch.optim.rmsprop import rmsprop
-from torch.optim.sgd import sgd
 
 from cavalcade import tree
 from cavalcade.backends import STANDARD
-from cavalcade.backends.torch_recording import Recorded
+from cavalcade.backends.torch_recording import Recorded, replaying
 from cavalcade.optimiser import STATISTICS, Optimiser
 
 
@@ -54,7 +52,7 @@ def _namespace(device: torch.device) -> SimpleNamespace:
     xp.permute_dims, xp.bool, xp.concat = standard.permute_dims, torch.bool, torch.cat
     # torch's own functions take `axis` and `keepdims` and skip the wrappers of the compatibility layer
     xp.sum, xp.mean, xp.max, xp.argmax, xp.clip = torch.sum, torch.mean, torch.amax, torch.argmax, torch.clamp
-    xp.swapaxes = torch.swapaxes
+    xp.swapaxes, xp.squeeze = torch.swapaxes, torch.squeeze
     xp.rows = lambda x, index: torch.index_select(x, 0, index)
     xp.asarray = torch.as_tensor
     if device.type != "cpu":  # what makes new arrays; on a CPU without a wrapper, since calls cost
@@ -66,7 +64,8 @@ def _namespace(device: torch.device) -> SimpleNamespace:
     xp.one_hot = lambda index, count: F.one_hot(index.long(), count).to(torch.float32)
     xp.stop_gradient = lambda x: x.detach()
     xp.log_softmax = lambda x: torch.log_softmax(x, -1)
-    xp.pick = lambda x, index: torch.gather(x, -1, index.long()[..., None])[..., 0]
+    # `squeeze` and not `[..., 0]`, whose gradient is written into an array of zeros
+    xp.pick = lambda x, index: torch.gather(x, -1, index.long()[..., None]).squeeze(-1)
     xp.max_pool = lambda x, size, stride, padding: F.max_pool2d(x, size, stride, padding)
     xp.conv2d, xp.scan, xp.no_gradient, xp.fractions = _conv2d, _scan, _no_gradient, _fractions
     return xp
@@ -95,7 +94,7 @@ class TorchBackend:
             with torch.enable_grad():
                 value, aux = loss(tree.from_named(dict(zip(layout.paths, leaves))), *args)
                 parts = torch.autograd.grad(value, leaves)
-            return torch.cat([part.reshape(-1) for part in parts]), tree.map(lambda x: x.detach(), aux)
+            return torch.cat([part.flatten() for part in parts]), tree.map(lambda x: x.detach(), aux)
 
         return gradient
 
@@ -127,10 +126,14 @@ class TorchBackend:
     ) -> tuple[dict, torch.Tensor]:
         if self.stepping is None or self.stepping[0] != step:
             self.stepping = (step, Recorded(lambda *given: step(*given)[1]))
-        rows, each = [], tree.map(torch.unbind, plan)
-        for number in range(len(each["index"])):
-            rows.append(self.stepping[1](state, samples, tree.take(each, number)))
-            state = advance(state)
+        rows, each, replay = [], tree.map(torch.unbind, plan), None
+        with ExitStack() as recorded:
+            for number in range(len(each["index"])):
+                one = tree.take(each, number)
+                if replay is None and (replay := self.stepping[1].bound(state, samples, one)):
+                    recorded.enter_context(replaying())
+                rows.append(replay(one) if replay else step(state, samples, one)[1])
+                state = advance(state)
         return state, torch.stack(rows)
 
     def record(self, function: Callable) -> Callable:
@@ -180,7 +183,8 @@ class TorchBackend:
 
 
 class TorchOptimiser:
-    """The functions under torch.optim, on one tensor and with their state in the open, so that it can be stored."""
+    """The rules of torch.optim, in its arithmetic, on one tensor and with their state in the open, so that it can be
+    stored. The count of steps is a tensor, which a recorded update can raise."""
 
     def __init__(self, settings: Optimiser):
         self.settings = settings
@@ -190,36 +194,34 @@ class TorchOptimiser:
         return {"count": torch.zeros(()), **{name: torch.zeros_like(vector) for name in kept}}
 
     def update(self, gradient: torch.Tensor, state: dict, vector: torch.Tensor) -> tuple[torch.Tensor, dict]:
-        """The library moves a zero vector by its rule at rate one; the move times the rate is added to `vector`."""
         s, count = self.settings, state["count"]
         rate: Any = s.learning_rate
         if s.horizon:
             rate = s.learning_rate * torch.clamp(1.0 - count / s.horizon, min=0.0)
-        move = torch.zeros_like(vector)
-        shared: dict[str, Any] = {"weight_decay": 0.0, "maximize": False, "lr": 1.0}
-        if s.name == "adam":
-            # `differentiable` keeps the step count a tensor; torch.jit would drop the fused kernel as having no result
-            shared |= {"eps": s.epsilon, "beta1": 0.9, "beta2": 0.999, "amsgrad": False, "differentiable": True}
-            adam([move], [gradient], [state["mean"]], [state["square"]], [], [count], foreach=False, **shared)
-        elif s.name == "rmsprop":
-            shared |= {"eps": s.epsilon, "alpha": s.decay, "momentum": 0.0, "centered": False}
-            rmsprop([move], [gradient], [state["square"]], [], [], [count], foreach=False, **shared)
-        elif s.name == "adagrad":  # torch.optim's asks for the number of the step, which cannot be recorded
-            state["square"].addcmul_(gradient, gradient)
-            move.addcdiv_(gradient, state["square"].sqrt().add_(s.epsilon), value=-1.0)
-            count += 1
-        elif s.name == "centred-rmsprop":
-            mean = state["mean"].mul_(s.decay).add_(gradient, alpha=1.0 - s.decay)
-            square = state["square"].mul_(s.decay).addcmul_(gradient, gradient, value=1.0 - s.decay)
-            variance = torch.clamp(square - mean * mean, min=0.0)  # rounding may take it below
-            move.addcdiv_(gradient, variance.add_(s.epsilon).sqrt_(), value=-1.0)
-            count += 1
-        else:
-            shared |= {"momentum": 0.0, "dampening": 0.0, "nesterov": False}
-            sgd([move], [gradient], [None], foreach=False, **shared)
-            count += 1
-        vector += move * rate
+        count += 1
+        vector -= self._move(gradient, state) * rate
         return vector, state
+
+    def _move(self, gradient: torch.Tensor, state: dict) -> torch.Tensor:
+        """What is taken from the parameters at a learning rate of one."""
+        s, decay = self.settings, self.settings.decay
+        if s.name == "sgd":
+            return gradient
+        if s.name == "adam":
+            mean = state["mean"].lerp_(gradient, 1.0 - 0.9)
+            square = state["square"].mul_(0.999).addcmul_(gradient, gradient, value=1.0 - 0.999)
+            scale = 1.0 / (1.0 - 0.9 ** state["count"])  # of the mean, which begins at zero; the square does too
+            root = square.sqrt().div_((1.0 - 0.999 ** state["count"]).sqrt() * scale)
+            return mean / root.add_(s.epsilon / scale)
+        if s.name == "adagrad":
+            square = state["square"].addcmul_(gradient, gradient)
+            return gradient / square.sqrt().add_(s.epsilon)
+        square = state["square"].mul_(decay).addcmul_(gradient, gradient, value=1.0 - decay)
+        if s.name == "rmsprop":
+            return gradient / square.sqrt().add_(s.epsilon)
+        mean = state["mean"].mul_(decay).add_(gradient, alpha=1.0 - decay)
+        variance = torch.clamp(square - mean * mean, min=0.0)  # rounding may take it below
+        return gradient / variance.add_(s.epsilon).sqrt_()
 
 
 def devices() -> dict[str, int]:

@@ -24,6 +24,7 @@ from cavalcade.algorithms.impala import Impala
 from cavalcade.algorithms.ppo import PPO
 from cavalcade.architectures import a3c, apex, dppo, ga3c, gorila, impala, paac, seed, sync
 from cavalcade.assembly import Origin, Parts, Wiring
+from cavalcade.backends import threads
 from cavalcade.config import described
 from cavalcade.errors import UserError, nearest
 from cavalcade.experiment import systems
@@ -35,7 +36,7 @@ from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.runtimes.processes import Processes
 from cavalcade.runtimes.ray import RayRuntime
 from cavalcade.specs import EnvSpec
-from cavalcade.tree import leaves
+from cavalcade.tree import Layout, leaves
 
 ALGORITHMS: dict[str, type] = {"dqn": DQN, "a2c": A2C, "ppo": PPO, "impala": Impala}
 ARCHITECTURES: dict[str, tuple[Wiring, Callable[[Parts], Program]]] = {
@@ -168,7 +169,9 @@ class Experiment:
             self.wiring,
         )
         if s.threads == 0:
-            parts = parts.but(threads=1 if parts.model.small else max(1, (os.cpu_count() or 1) - 1))
+            small, turns = parts.model.small, s.runtime == "inprocess"
+            cost = multiply_adds(parts) if small else 0.0
+            parts = parts.but(threads=threads.chosen(small, cost, turns, os.cpu_count() or 1))
         return parts
 
     @property
@@ -223,6 +226,15 @@ class Experiment:
             "from": self.origin or None,
             "versions": {"python": platform.python_version(), **_versions()},
         }
+
+
+def multiply_adds(parts: Parts) -> float:
+    """Of one pass of a minibatch through a network of full layers: each parameter once for each step in it."""
+    experience = parts.experience
+    steps = experience.batch * experience.item.steps
+    indices = parts.algorithm.minibatches(np.random.default_rng(0), experience.batch)  # of unrolls, or of their steps
+    share = indices.shape[1] / (indices.max() + 1)
+    return share * steps * Layout.of(parts.model.init(np.random.default_rng(0))).size
 
 
 def probe(environment: Any, options: dict) -> EnvSpec:

@@ -54,7 +54,7 @@ class Settings(Config):
     )
     threads: int = setting(
         0,
-        "of the backend; 0 is one for small networks, and all cores but one for convolutions",
+        "of the backend; 0 is all cores for large minibatches, else one; for convolutions all but one",
         "execution",
         at_least=0,
     )
