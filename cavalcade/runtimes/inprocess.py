@@ -31,20 +31,39 @@ class InProcess:
         for name, node in program.nodes.items():
             args, kwargs = resolve((node.args, node.kwargs), self.objects)
             self.objects[name] = node.make(*args, **kwargs)
-        self.counting = [self.objects[name] for name, node in program.nodes.items() if node.counts]
-        self.turns = [made.step for made in self.objects.values() if isinstance(made, Worker)]
-        self.turns_after = turns_of(program.nodes.values(), self.objects)[0]  # when the budget is spent
         self.moved = True
+        self.arrange()
         if restore:
             self.remarks = self.restore(restore[2]["nodes"])
 
+    def arrange(self) -> None:
+        """Who takes turns, in the order they were added. `turns_behind` are those of workers behind the last that
+        counts (an evaluator), `turns_after` those that go on when the budget is spent."""
+        nodes = self.program.nodes
+        self.counting = [self.objects[name] for name, node in nodes.items() if node.counts]
+        last = max((number for number, node in enumerate(nodes.values()) if node.counts), default=len(nodes))
+        workers = [(n, made.step) for n, made in enumerate(self.objects.values()) if isinstance(made, Worker)]
+        self.turns = [turn for number, turn in workers if number <= last]
+        self.turns_behind = [turn for number, turn in workers if number > last]
+        self.turns_after = turns_of(nodes.values(), self.objects)[0]
+
+    @property
+    def spent(self) -> bool:
+        return 0 < self.program.budget <= self.steps()
+
     def round(self) -> None:
-        """One turn of every worker; when the budget is spent, of those that do not count."""
-        moved, spent = False, 0 < self.program.budget <= self.steps()
+        """One turn of every worker. When the budget is spent, one turn of the first that can move: what comes last, an
+        evaluation, comes after all has been learned."""
+        moved, spent = False, self.spent
         try:
             for turn in self.turns_after if spent else self.turns:
                 if turn():
                     moved = True
+                    if spent:
+                        break
+            if not spent and not self.spent:
+                for turn in self.turns_behind:
+                    moved |= turn()
         except EnvironmentFailed as error:
             node = next(name for name, node in self.objects.items() if node is turn.__self__)  # type: ignore[attr-defined]
             self.faults.append(Failure.of(error).fault(node))

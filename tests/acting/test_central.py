@@ -194,7 +194,7 @@ def test_no_item_joins_two_lives_of_a_worker(system):
             new = EnvWorker(x.environments, x.algorithm, x.spec, Found(old.desk), x.seed, 1, 2, incarnation=lives)
             old.close()
             runtime.objects["actor/1"] = new
-            runtime.turns = [node.step for node in runtime.objects.values() if hasattr(node, "step")]
+            runtime.arrange()
             assert central.guests[1].run == lives - 1
             lives += 1
     table.check()

@@ -9,7 +9,7 @@ torch = pytest.importorskip("torch")
 
 from cavalcade.backends.torch_recording import Recorded  # noqa: E402
 from cavalcade.experiment import Experiment, Settings  # noqa: E402
-from tests.test_learner import random_items  # noqa: E402
+from tests.learning.test_learner import random_items  # noqa: E402
 
 FIXED = torch.tensor([1.0, 2.0, 3.0])
 
