@@ -28,7 +28,7 @@ def noise_of(policy: Policy, count: int, seed: int, sampled: bool) -> Callable[[
 
 
 def environments(environment: Any, episodes: int, seed: int, options: dict) -> Environments:
-    """Copies to play so many episodes in: one for each episode, at most `AT_ONCE`."""
+    """Environments for an evaluation: one for each episode, at most `AT_ONCE`."""
     return envs.make(environment, min(episodes, AT_ONCE), seed, STREAM, **options)
 
 

@@ -25,7 +25,7 @@ class Portion:
         self.promised = 0  # of `book.promised`, those of this seat
 
     def can_insert(self, count: int) -> bool:
-        """Whether the sink has room for so many items; if it is a queue, that room is then promised to this seat."""
+        """Whether the sink has room for `count` items; if it is a queue, that room is then promised to this seat."""
         if not self.drawn_once:
             return self.sink.can_insert(count)
         missing = max(0, count - self.promised)
@@ -35,7 +35,7 @@ class Portion:
         return True
 
     def promise(self, count: int) -> None:
-        """Book room for so many more items for this seat; a negative number gives room back."""
+        """Book room for `count` more items for this seat; a negative count gives room back."""
         self.promised += count
         self.book.promised += count
 

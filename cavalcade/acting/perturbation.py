@@ -36,6 +36,7 @@ class Perturbation:
         self.running[:] = True
 
     def record(self, step: Any) -> None:
+        """Note which environments have ended an episode in this step."""
         self.running &= ~(step.terminated | step.truncated)
 
     def state(self) -> dict:

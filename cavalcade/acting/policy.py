@@ -54,6 +54,7 @@ class Policy:
 
     @property
     def acts_in(self) -> str:
+        """What computes the actions: numpy, or the name of the backend."""
         return self.backend.name if self.backend else "numpy"
 
     def load(self, vector: np.ndarray, statistics: Tree, version: int) -> None:

@@ -30,6 +30,7 @@ class Seat:
         self._begin()
 
     def _begin(self) -> None:
+        """An adder without unfinished items, and the carry of episodes that begin."""
         experience = self.experience
         about = (self.sink, self.count, self.writer, self.patience, self.policy.algorithm.priority)
         self.adder = experience.item.adder(*about)

@@ -143,6 +143,8 @@ class Adjuster(Valves):
 
 @dataclass(frozen=True)
 class ValvesAddress:
+    """What another process needs to read the valves; plain data."""
+
     words: WordsAddress
 
     def connect(self) -> Valves:

@@ -165,6 +165,7 @@ class Parts:
         return made
 
     def table(self) -> Table:
+        """The table that these actors fill, with its memory."""
         return self.experience.store.table(self.signature, self.plan.sizes, self.seed, **self.allocate())
 
     @cached_property

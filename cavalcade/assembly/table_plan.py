@@ -49,6 +49,7 @@ class TablePlan:
 
     @property
     def items(self) -> int:
+        """Items that the table can hold, in queue and replay together."""
         return self.sizes.queue + self.sizes.replay
 
     @property

@@ -27,6 +27,7 @@ class Sentinel:
         self._choices = np.cumsum((0, *spec.action.counts[:-1]))  # where the mask of each entry of an action begins
 
     def check_observation(self, observation: tree.Tree) -> None:
+        """Refuse arrays of another shape than [N, ...] of the spec, NaN and infinity."""
         for keys, shape, is_float in self._leaves:
             array = observation
             for key in keys:
@@ -40,6 +41,7 @@ class Sentinel:
                 self._check_each("/".join(keys), array)
 
     def check_reward(self, reward: np.ndarray) -> None:
+        """Refuse rewards [N] that are NaN or infinite."""
         if not isfinite(np.vdot(reward, reward)):
             for row in np.flatnonzero(~np.isfinite(reward)).tolist():
                 raise BadEnvironment(

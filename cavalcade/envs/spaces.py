@@ -46,6 +46,7 @@ def action_space(leaf: Leaf) -> gym.Space:
 
 
 def _leaf(space: gym.Space, path: str) -> Leaf:
+    """A space that is one array as a leaf; others are refused."""
     if isinstance(space, gym.spaces.Box):
         low, high = (tuple(float(v) for v in np.ravel(bound)) for bound in (space.low, space.high))
         if len(low) > 64 and len(set(low)) == 1 and len(set(high)) == 1:

@@ -29,6 +29,7 @@ class Points:
 
     @classmethod
     def of(cls, rows: Iterable[dict[str, Any]], by: str = "step", metric: str = "return") -> "Points":
+        """One metric out of the rows of a run; `by` is what x counts, 'step' or 'time'."""
         ordered = sorted((row for row in rows if by in row), key=lambda row: row[by])
         found, before, episodes_before = [], 0.0, 0
         for row in ordered:
@@ -63,6 +64,7 @@ class Curve:
 
     @classmethod
     def of(cls, runs: Sequence[Points], edges: np.ndarray) -> "Curve":
+        """The line of these runs in bins with these edges [bins + 1]."""
         x = (edges[:-1] + edges[1:]) / 2
         means = np.array([_means(run, edges, x) for run in runs if run.x.size]).reshape(-1, x.size)
         there = ~np.isnan(means)

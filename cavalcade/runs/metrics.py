@@ -39,6 +39,7 @@ class Metrics:
 
     @property
     def elapsed(self) -> float:
+        """Seconds of all sittings of this run."""
         return self.before + time.perf_counter() - self.began
 
     def row(self, reports: dict[str, dict]) -> dict:

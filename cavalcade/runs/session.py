@@ -261,6 +261,7 @@ class Session:
         self._tell_end("finished" if self.finished else stopped)
 
     def _tell_end(self, ended: str) -> None:
+        """Tell callbacks, once, that the run is over and how it has ended."""
         if self.callbacks.started:
             self.callbacks.end({**self._made_report(), "ended": ended})
 

@@ -11,6 +11,7 @@ from cavalcade.experiment import Experiment
 
 
 def check_start(experiment: Experiment) -> None:
+    """All checks before a run begins; each refuses with a sentence."""
     require_extras(experiment)
     require_an_update(experiment.parts)
     experiment.load_origin()
