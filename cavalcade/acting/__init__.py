@@ -1,5 +1,5 @@
-"""Acting: a policy for many environments, beside them (`EnvLoop`) or in one place for all (`CentralActor`, whose
-workers are `EnvWorker`), and judging it (`Evaluator`)."""
+"""Acting: a policy chooses actions beside its environments (`EnvLoop`) or in one place for the environments of many
+workers (`CentralActor`, whose workers are `EnvWorker`). `Evaluator` judges a policy."""
 
 from cavalcade.acting.central import CentralActor
 from cavalcade.acting.env_loop import EnvLoop

@@ -1,11 +1,11 @@
-"""Central acting: one actor serves the environments of many workers, many requests at a time.
+"""Central acting: one policy chooses the actions for the environments of many workers, many requests at a time.
 
-A worker steps its environments and asks what to do next; its request brings what came of the last step. At the service
-every worker has a seat with the memory, the adder and the items of its environments, the same that an actor beside
-them would have. Noise is drawn by the worker and sent along, so an action does not depend on whom it was batched with,
-and in lock step central and local acting give the same items. Workers are in `env_worker.py`.
+A worker (`env_worker.py`) steps its environments and sends a request: what came of the last step, and the observations
+to act on next. For every worker the central actor keeps a seat with the carry, the adder and the outbox of its
+environments, as an actor beside them would. Workers draw the noise and send it along, so an action does not depend on
+which requests were answered together, and in lock step central and local acting give the same items.
 
-Several services share the workers of a program between them (GA3C's predictors), or one lies beside the learner (SEED).
+Several central actors share the workers of a program (GA3C's predictors), or one lies beside the learner (SEED).
 """
 
 import time
@@ -26,12 +26,12 @@ from cavalcade.programs import Stopwatch
 from cavalcade.table import Table
 from cavalcade.transport import Client, Desk, Exchange, ServedDesk
 
-BY_PATIENCE = attrgetter("since", "turn")  # who waits longest comes first
-COMPILED_FOR_A_SHAPE = ("jax",)  # backends that take seconds for every new batch size
+BY_PATIENCE = attrgetter("since", "turn")  # first the guest that waits longest, then the one answered longest ago
+COMPILED_FOR_A_SHAPE = ("jax",)  # backends that compile for seconds at every new batch size: batches are padded
 
 
 class CentralActor:
-    """Worker: answers the requests of environment workers together, and keeps what they experience."""
+    """Worker: answers the requests of environment workers in batches, and sends their experience to tables."""
 
     def __init__(
         self,
@@ -44,41 +44,44 @@ class CentralActor:
         patience: float = 0.001,
         moving: bool = False,
     ):
-        """`sinks`: tables, to which workers are dealt out in turn. `envs`: environments of each worker. At most `most`
-        workers are answered together; for more of them to ask, nobody waits longer than `patience` seconds. `moving`:
-        workers come and go."""
+        """`sinks`: tables; worker i writes to the one at i modulo their number. `source`: gives newer params. `envs`:
+        environments of each worker. `most`: workers that are answered together, at most. `patience`: seconds that a
+        request waits for others to join it, at most. `moving`: workers may go to another central actor and come back.
+        """
         self.policy, self.experience, self.sinks, self.source = policy(), experience, sinks, source
         self.envs, self.most, self.patience, self.moving = envs, most, patience, moving
         algorithm, spec = self.policy.algorithm, self.policy.model.spec
         self.layout = RequestLayout(algorithm, spec)
         self.exchange = Exchange(self.layout.blank(envs), {"action": spec.action.zeros(envs)})
         self.guests: list[Guest] = []
-        self.parts: list[slice] = []  # of a batch: of the first who asks, of the second and so on
-        self.kept: dict[str, dict] = {}  # of workers that are to come
+        self.parts: list[slice] = []  # of a batch: which environments are those of its first guest, its second, ...
+        self.kept: dict[str, dict] = {}  # by name: saved guests whose workers are not connected yet
         self.beside_table = isinstance(sinks[0], Table)
-        # where items are counted for which room was promised; those of a table in another process are counted here
+        # `book.promised` counts the items for which a sink has promised room. A table of this process counts them
+        # itself; for a table in another process they are counted here.
         self.books = sinks if self.beside_table else [SimpleNamespace(promised=0) for _ in sinks]
         self.padded = self.policy.acts_in in COMPILED_FOR_A_SHAPE
-        self.rows_there: dict[Any, bool] = {}  # by table
+        self.rows_there: dict[Any, bool] = {}  # by sink: the answer of `_rows_for_all` in this turn
         self.watch = Stopwatch()
-        self.turns = 0  # answers so far
+        self.turns = 0  # answers since the run began
         self.batches = self.answered = 0  # since the last report: batches, and environments in them
 
     # --- workers come -------------------------------------------------------------------------------------------------
 
     def desk(self, name: str) -> Client:
-        """For a worker of this process."""
+        """A desk for a worker in this process."""
         return self._welcome(self.exchange.desk(name))
 
     def share(self, consumer: str) -> Desk:
-        """For a worker in another process."""
+        """A desk for a worker in another process."""
         return self._welcome(self.exchange.share(consumer))
 
     def serve(self, consumer: str) -> ServedDesk:
-        """For a worker that shares no memory with this process."""
+        """A desk for a worker that shares no memory with this process."""
         return self._welcome(self.exchange.serve(consumer))
 
     def _welcome(self, made: Any) -> Any:
+        """Make the guest of the worker whose desk was opened last; returns `made`, the worker's end of that desk."""
         desk = self.exchange.desks[-1]
         number = int(desk.name.rpartition("/")[2])
         sink, book = self.sinks[number % len(self.sinks)], self.books[number % len(self.sinks)]
@@ -93,8 +96,8 @@ class CentralActor:
         return made
 
     def _rows_for_all(self, sink: Any) -> bool:
-        """Whether this table has rows for all steps that may have to be written after the next answers: others may
-        come first. Looked at once a turn."""
+        """Whether this sink has rows for the next steps of all its guests, because any of them may write first. The
+        sink is asked once a turn."""
         if sink not in self.rows_there:
             mine = (guest.seat for guest in self.guests if guest.portion.sink is sink)
             self.rows_there[sink] = sink.ready(self.envs * sum(1 + seat.adder.unwritten for seat in mine))
@@ -103,8 +106,8 @@ class CentralActor:
     # --- work ---------------------------------------------------------------------------------------------------------
 
     def step(self) -> bool:
-        """Requests are answered a turn after they were heard: in between a learner beside us may learn from what they
-        brought, and who begins an unroll gets parameters that know of it."""
+        """Answer requests that were read in an earlier turn, then read new ones. Between the two turns a learner in
+        this process can learn from the items that the requests brought, so an unroll begins with the newest params."""
         self.watch.start()
         chosen, moved = self._chosen()
         if chosen:
@@ -121,13 +124,13 @@ class CentralActor:
         return moved or bool(asking)
 
     def _listen(self, asking: list[Guest]) -> list[list[int]]:
-        """Take their requests together; gives what each is about."""
+        """Read the requests of these guests together; returns the `about` of each (`requests.py`)."""
         heard = Heard(asking, np.concatenate([guest.desk.request["rows"] for guest in asking]))
         return [guest.listen(self.layout, heard, mine) for guest, mine in zip(asking, self.parts)]
 
     def _settle(self) -> None:
-        """Of those who left, or died: what is whole is delivered, and room promised to nobody given back. As long as
-        somebody waits here it is his."""
+        """Deliver the outboxes of guests that have left or died. If no guest waits for an answer, give back the room
+        that a table in another process has promised and no guest needs; otherwise a waiting guest may use it."""
         for guest in self.guests:
             if guest.desk.reclaimed:
                 guest.leave()
@@ -138,8 +141,9 @@ class CentralActor:
                 sink.keep(book.promised)
 
     def _chosen(self) -> tuple[list[Guest], bool]:
-        """Whom to answer together, who waits longest first; nobody as long as more of them may still ask in time. And
-        whether anything was done: what was held back may be delivered, even if nobody is chosen."""
+        """The guests to answer together, longest wait first, and whether anything was done: items that were held back
+        may be delivered although no guest is answered. No guest is answered yet while fewer than `most` can act, others
+        have not asked, and the longest wait is below `patience` seconds."""
         waiting = [guest for guest in self.guests if guest.waiting]
         if not waiting:
             return [], False
@@ -153,9 +157,10 @@ class CentralActor:
         return able[: self.most], delivered or bool(able)
 
     def _act(self, guests: list[Guest]) -> None:
+        """Answer these guests with one forward pass, and keep in their seats what was done."""
         policy = self.policy
         self.watch.lap("storing")
-        wanting = [guest for guest in guests if guest.seat.wants_params()]  # every one of them counts its steps
+        wanting = [guest for guest in guests if guest.seat.wants_params()]  # asks all: each seat counts its steps by it
         if wanting:
             if newer := self.source.latest(policy.version):
                 policy.load(newer[1], newer[2], newer[0])
@@ -169,7 +174,7 @@ class CentralActor:
             size = self.envs * _power_of_two(len(guests))
             given = tree.map(lambda leaf: _padded(leaf, size), given)
         action, extras, carry = policy.act(**given)
-        for guest, mine in zip(guests, parts):  # whoever waits is answered first
+        for guest, mine in zip(guests, parts):  # answers go out first: workers wait for them
             guest.desk.answer({"action": action[mine]})
         for guest, mine in zip(guests, parts):
             after = tree.take(carry, mine) if carry else carry
@@ -182,7 +187,8 @@ class CentralActor:
         self.watch.lap("acting")
 
     def _together(self, guests: list[Guest]) -> tuple[list[Guest], list[slice], np.ndarray]:
-        """Their requests as one batch, in any order, and which part of it is whose."""
+        """The requests of these guests as one batch [B, bytes]: the guests in the order of the batch, the part of each,
+        and the batch. Requests that were read together are a batch already and are not copied."""
         heard = guests[0].told.heard
         if len(guests) == len(heard.guests) and all(guest.told.heard is heard for guest in guests):
             return heard.guests, [guest.told.mine for guest in heard.guests], heard.rows
@@ -208,8 +214,9 @@ class CentralActor:
         }
 
     def restore(self, state: dict) -> None:
-        """Workers that are here go on where they were; those that are to come begin anew, with what they had finished.
-        A table in another process has forgotten all that was not inserted."""
+        """Workers that are connected go on where they were. Workers that connect later begin new episodes, and their
+        outboxes are kept. If the table is in another process no guest is restored: that table has forgotten all rows
+        that were not part of an inserted item."""
         kept = state["policy"]
         self.policy.load(kept["vector"], tree.map(np.copy, kept["statistics"]), state["version"])
         self.turns, self.batches, self.answered = state["counted"]
@@ -229,8 +236,10 @@ class CentralActor:
 
 
 def _power_of_two(count: int) -> int:
+    """The smallest power of two that is not below `count`."""
     return 1 << (count - 1).bit_length()
 
 
 def _padded(leaf: np.ndarray, size: int) -> np.ndarray:
+    """`leaf` [B, ...] followed by zeros, as [size, ...]."""
     return np.concatenate([leaf, np.zeros((size - len(leaf), *leaf.shape[1:]), leaf.dtype)])

@@ -1,4 +1,4 @@
-"""Local acting: the policy in one loop with the environments (`central.py` serves the loops of many workers)."""
+"""Local acting: the policy in one loop with its environments (in `central.py` one policy answers many loops)."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ from cavalcade.table import Items, Table
 
 
 class EnvLoop:
-    """Worker: one step of all its environments at a time, into a table."""
+    """Worker: in each turn one step of all its environments, whose items go into a table."""
 
     def __init__(
         self,
@@ -31,7 +31,8 @@ class EnvLoop:
         actors: int = 1,
         incarnation: int = 0,
     ):
-        """`incarnation`: how often this actor was built before, after failures."""
+        """`source`: gives newer params. `actor`: the number of this one of `actors`. `incarnation`: how often it was
+        built before, after failures."""
         self.policy, self.environments = policy(), environments(actor, incarnation)
         self.source, self.actor, self.actors = source, actor, actors
         self.rng = actor_rng(seed, actor, incarnation)
@@ -42,7 +43,7 @@ class EnvLoop:
         self.obs = self.environments.reset()
         self.first = np.ones(self.count, np.bool_)
         self.steps = 0  # environment steps so far
-        self.episodes: list[tuple[float, int]] = []
+        self.episodes: list[tuple[float, int]] = []  # return and length of those that ended since the last report
         self.watch = Stopwatch()
 
     @property
@@ -54,10 +55,12 @@ class EnvLoop:
         return self.seat.outbox
 
     def step(self) -> bool:
+        """One step of all environments. If the table has no room for what the step may lead to, at most items that
+        were held back are sent; whether anything was done."""
         self.watch.start()
         policy, seat, held = self.policy, self.seat, self.seat.due
         if not seat.may_act():
-            delivered = held and not seat.due  # what was held is delivered now, and that is a move
+            delivered = held and not seat.due  # items that were held back are sent now, which counts as work
             if delivered:
                 self.watch.lap("storing")
             return delivered
@@ -90,6 +93,7 @@ class EnvLoop:
 
     @property
     def clock(self) -> Clock:
+        """Environment steps of the whole run, taking all actors to be as fast as this one."""
         return Clock(self.steps * self.actors, self.actor, self.actors)
 
     def account(self) -> str:
@@ -122,6 +126,7 @@ class EnvLoop:
         }
 
     def restore(self, state: dict) -> str:
+        """Returns a remark on how exactly the environments go on."""
         self.rng.bit_generator.state = state["rng"]
         self.steps = state["steps"]
         self.episodes = [(total, length) for total, length in state["episodes"]]
@@ -146,11 +151,12 @@ class EnvLoop:
 
 
 def said(environments: Environments) -> dict:
-    """For a report, if there is any: what environments put into their infos since the last one, and remarks on them."""
+    """For a report, where not empty: sums of the numbers that environments put into their infos since the last report,
+    and remarks on values out of bounds."""
     told = {"environment_metrics": environments.metrics.drain(), "remarks": dict(environments.remarks)}
     return {name: value for name, value in told.items() if value}
 
 
 def actor_rng(seed: int, actor: int, incarnation: int) -> np.random.Generator:
-    """From which an actor draws its noise."""
+    """The generator from which an actor draws its noise."""
     return np.random.default_rng((seed, 2, actor, incarnation) if incarnation else (seed, 2, actor))

@@ -1,7 +1,7 @@
-"""Workers that step environments and leave it to a central actor (`central.py`) what to do in them.
+"""Workers that step environments with the actions that a central actor (`central.py`) chooses.
 
-A request (`requests.py`) holds what is to be acted on, the noise for it, and what came of the last step. Nothing here
-computes a policy: a worker's process imports no deep-learning library.
+A request (`requests.py`) holds the observations to act on, the noise for acting, and what came of the last step.
+Nothing here computes a policy: a worker's process imports no deep-learning library.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ from cavalcade.tree import Tree
 
 
 class EnvWorker:
-    """Worker: steps its environments as a central actor says. It knows no policy, and needs nothing to compute one."""
+    """Worker: asks a central actor for actions and steps its environments with them."""
 
     def __init__(
         self,
@@ -36,25 +36,26 @@ class EnvWorker:
         incarnation: int = 0,
         valves: Any = None,
     ):
-        """`incarnation`: how often this worker was built before, after failures. `valves`: say which of several central
-        actors to ask, and whether to step at all (see `adjusting.py`)."""
+        """`incarnation`: how often this worker was built before, after failures. With `valves`, `central` is a list of
+        central actors, and the valves say which of them to ask, and whether to step at all (`adjusting.py`)."""
         self.environments = environments(actor, incarnation)
         self.algorithm, self.spec, self.actor, self.actors = algorithm, spec, actor, actors
         self.count = self.environments.count
         self.desks: list[Client] = [c.desk(f"actor/{actor}") for c in (central if valves is not None else [central])]
-        self.valves, self.at = valves, 0  # and at which desk
+        self.valves, self.at = valves, 0  # at: which of the desks it asks at
         layout = RequestLayout(algorithm, spec)
         self.rows = layout.blank(self.count)["rows"]
         self.told = layout.fields(self.rows)
         self.rng = actor_rng(seed, actor, incarnation)
-        self.run = incarnation  # another number: other episodes
-        self.asked = self.begins = False  # a request is out; the next begins anew, whatever the reply was
-        self.paused: tuple[Tree, np.ndarray] | None = None  # observations and first, where episodes go on elsewhere
+        self.run = incarnation  # sent with every request; another number means that other episodes have begun
+        self.asked = self.begins = False  # asked: a request is out. begins: its reply is dropped, then `_begin`
+        self.paused: tuple[Tree, np.ndarray] | None = None  # observations and first, to go on with at another desk
         self.steps = 0  # environment steps so far
-        self.episodes: list[tuple[float, int]] = []
+        self.episodes: list[tuple[float, int]] = []  # return and length of those that ended since the last report
         self.watch = Stopwatch()
 
     def step(self) -> bool:
+        """If the reply has come, step the environments with its actions and send the next request."""
         self.watch.start()
         if not self.asked:
             return self._begin()
@@ -71,7 +72,7 @@ class EnvWorker:
             self.episodes.extend((episode.total, episode.length) for episode in step.episodes)
         request = {}
         ended = step.resets_at_once
-        if ended:  # else both are the same, and large ones need not be sent twice
+        if ended:  # else `next_observation` is `observation`, which is sent in any case
             request["next_observation"] = step.next_observation
         self._tell(step.observation, {"reward": step.reward, **{name: getattr(step, name) for name in FLAGS}})
         if self.valves is not None and self.valves.predictor_for(self.actor) != self.at:
@@ -85,6 +86,8 @@ class EnvWorker:
         return self.desks[self.at]
 
     def _begin(self) -> bool:
+        """Send a request that tells of no step: the first one of all, or at another desk. False, and nothing is sent,
+        while the valves let this worker rest."""
         if self.valves is not None:
             at = self.valves.predictor_for(self.actor)
             if at is None:
@@ -97,16 +100,18 @@ class EnvWorker:
         return True
 
     def _tell(self, obs: Tree, more: dict[str, Any]) -> None:
+        """Write observations [N, ...] and other fields into the records of the next request."""
         tree.assign(self.told["observation"], ..., obs)
         for name, values in more.items():
             self.told[name][:] = values
 
     def _leave(self, request: dict[str, Any], step: Step) -> None:
-        """Bring what came of the last step and ask for nothing; the reply says that it was heard."""
+        """Send what came of the last step to a desk that is left. No actions are wanted: the reply only confirms it."""
         self._send(request)
         self.begins, self.paused = True, (step.observation, step.first)
 
     def _ask(self, request: dict[str, Any]) -> None:
+        """Send a request for actions, with the noise for them."""
         noise = self.algorithm.noise(self.spec, self.rng, self.count, self.clock)
         tree.assign(self.told["noise"], ..., noise)
         self._send(request)
@@ -118,6 +123,7 @@ class EnvWorker:
 
     @property
     def clock(self) -> Clock:
+        """Environment steps of the whole run, taking all workers to be as fast as this one."""
         return Clock(self.steps * self.actors, self.actor, self.actors)
 
     def account(self) -> str:
@@ -149,6 +155,7 @@ class EnvWorker:
         }
 
     def restore(self, state: dict) -> str:
+        """Returns a remark on how exactly the environments go on."""
         self.rng.bit_generator.state = state["rng"]
         self.steps, self.run = state["steps"], state["run"]
         self.asked, self.begins, self.at = state["asked"], state["begins"], state["at"]

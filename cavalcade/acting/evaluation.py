@@ -14,21 +14,21 @@ from cavalcade.tree import Tree
 
 STREAM = 1_000_000  # actor number of the evaluation seeds, far from any training actor's
 AT_ONCE = 32  # environments stepped together
-END = Clock(steps=1 << 62)  # of any schedule of exploration
+END = Clock(steps=1 << 62)  # later than the end of any schedule of exploration
 
-Progress = Callable[[int, int], None]  # is told how many episodes are over, and how many environment steps were made
+Progress = Callable[[int, int], None]  # called with the episodes that have ended and the environment steps so far
 
 
 def noise_of(policy: Policy, count: int, seed: int, sampled: bool) -> Callable[[], Tree | None]:
-    """Gives what `count` environments are acted with at each step. `sampled`: as in training, at the end of its
-    schedules: actor-critics draw from their policy, DQN acts at random as often as its last epsilon says (on a ladder,
-    each environment as often as its own). Otherwise none, which is greedy."""
+    """A function that gives the noise for one step of `count` environments. `sampled`: as in training, at the end of
+    its schedules: actor-critics draw from their policy, DQN acts at random as often as its last epsilon says (on a
+    ladder, each environment as often as its own epsilon). Otherwise the function gives None: acting is greedy."""
     rng, spec = np.random.default_rng((seed, 5)), policy.model.spec
     return lambda: policy.algorithm.noise(spec, rng, count, END) if sampled else None
 
 
 def environments(environment: Any, episodes: int, seed: int, options: dict) -> Environments:
-    """As many copies as play so many episodes."""
+    """Environments for an evaluation: one for each episode, at most `AT_ONCE`."""
     return envs.make(environment, min(episodes, AT_ONCE), seed, STREAM, **options)
 
 
@@ -40,8 +40,8 @@ def play_episodes(
     sampled: bool = False,
     progress: Progress | None = None,
 ) -> list[tuple[float, int]]:
-    """Return and length of each episode; the environments are closed. Every environment plays a fixed share, so short
-    episodes are not favoured."""
+    """Play whole episodes and close the environments; gives return and length (steps) of each episode. Every
+    environment plays a fixed share: to take whichever episodes end first would favour short ones."""
     count = pool.count
     shares = [episodes // count + (i < episodes % count) for i in range(count)]
     try:
@@ -64,7 +64,7 @@ def play_episodes(
 
 
 def summary(returns: list[float], seed: int = 0) -> dict[str, float]:
-    """Mean, median, spread and a 95 % bootstrap interval of the mean."""
+    """Mean, median, standard deviation, range and a 95 % bootstrap interval of the mean."""
     values = np.asarray(returns, np.float64)
     rng = np.random.default_rng(seed)
     means = rng.choice(values, (2_000, len(values))).mean(axis=1)
@@ -82,7 +82,7 @@ def summary(returns: list[float], seed: int = 0) -> dict[str, float]:
 
 
 class Evaluator:
-    """Worker: judges the newest parameters each time the actors have done another share of the budget."""
+    """Worker: judges the newest params each time all actors together have done another `every` environment steps."""
 
     def __init__(
         self,
@@ -97,13 +97,13 @@ class Evaluator:
         sampled: bool = False,
         incarnation: int = 0,
     ):
-        """`every`: steps between two evaluations. `incarnation`: how often it was built before; the episodes it judges
-        by stay the same."""
+        """`every`: environment steps between two evaluations. `episodes`: of each evaluation. `incarnation` (how often
+        this evaluator was built before) is ignored: every evaluation plays the same episodes."""
         self.policy, self.learner, self.actors = policy(), learner, actors
         self.environment, self.options, self.every = environment, options, every
         self.episodes, self.seed, self.sampled = episodes, seed, sampled
-        self.at = 0  # steps of all actors when it last judged
-        self.result: dict | None = None
+        self.at = 0  # environment steps of all actors at the last evaluation
+        self.result: dict | None = None  # the last evaluation, until it is reported
         self.watch = Stopwatch()
 
     def step(self) -> bool:
@@ -124,7 +124,7 @@ class Evaluator:
         return True
 
     def judged(self) -> tuple[int, np.ndarray, dict]:
-        """Version, parameters and statistics of the last policy that was judged."""
+        """Version, params [size] and statistics of the policy that was judged last."""
         return self.policy.version, self.policy.vector, self.policy.statistics
 
     def report(self) -> dict:

@@ -5,7 +5,7 @@
     observation, reward, terminated, truncated, info = env.step(act(observation, info))
 
 The spaces stored with the policy say how to read observations and how to write actions, as in training: `start` of
-Discrete spaces, Dict and Tuple, bounds of Box actions. What does not fit them is refused instead of being acted on.
+Discrete spaces, Dict and Tuple, bounds of Box actions. An observation that does not fit them is refused.
 """
 
 from collections.abc import Mapping
@@ -21,7 +21,7 @@ from cavalcade.tree import Tree
 
 
 class Greedy:
-    """One observation in, one action out, with the policy's memory in between; `reset()` between episodes."""
+    """Called with one observation, gives the greedy action and keeps the carry; call `reset()` before each episode."""
 
     def __init__(self, policy: Policy):
         self.policy, self.spec = policy, policy.model.spec
@@ -34,8 +34,8 @@ class Greedy:
     def __call__(self, observation: Any, info: dict | None = None, mask: Any = None) -> Any:
         """The action for an observation as the environment gives it: an int for Discrete actions, else an array.
 
-        Where the environment says which actions are legal, that is read from `mask`, from the observation or from
-        `info`, in this order.
+        Where the environment says which actions are legal, the mask is taken from `mask`, from the observation or from
+        `info`, whichever of them, in this order, has one.
         """
         batch = self._masked(observation, info, mask) if self.spec.masked else self._unmasked(observation, mask)
         action, _, self.carry = self.policy.act(batch, self.carry, self.first, None)
@@ -48,6 +48,7 @@ class Greedy:
         return self._read(self.spec.observation, observation, "")
 
     def _masked(self, observation: Any, info: dict | None, mask: Any) -> Tree:
+        """The observation with its mask as the model reads them, wherever the mask came from."""
         spec = {key: part for key, part in self.spec.observation.items() if key != MASK}
         with_mask = isinstance(observation, Mapping) and MASK in observation
         if mask is None:
@@ -57,14 +58,15 @@ class Greedy:
                 f"This policy was trained on {self.spec.environment}, which says which actions are legal; give that "
                 f"too: act(observation, info) with info['{MASK}'], or act(observation, mask=...)."
             )
-        # Masks from `info` put the observation under a name of its own, which the environment does not know.
+        # If the masks of training came from `info`, the spec has the observation under the name "observation", which
+        # the environment itself does not use.
         named = with_mask or (isinstance(observation, Mapping) and isinstance(spec.get("observation"), Leaf))
         if set(spec) == {"observation"} and not named:
             observation = {"observation": observation}
         return {**self._read(spec, observation, ""), MASK: self._legal(mask)}
 
     def _legal(self, mask: Any) -> np.ndarray:
-        """[1, choices]; for MultiDiscrete actions a mask may be one array for each entry."""
+        """The mask as [1, choices]; for MultiDiscrete actions it may be one array for each entry of the action."""
         parts = mask if isinstance(mask, (tuple, list)) else (mask,)
         flat = np.concatenate([np.ravel(part) for part in parts])
         choices = self.spec.action.logits
@@ -79,7 +81,7 @@ class Greedy:
         return flat.astype(np.int8)[None]
 
     def _read(self, spec: Tree, given: Any, path: str) -> Tree:
-        """The tree of arrays [1, ...] that the model reads."""
+        """`given` as the tree of arrays [1, ...] that the model reads; `path` is where in the observation it lies."""
         if isinstance(spec, Leaf):
             return self._array(spec, given, path)
         parts = given if isinstance(given, Mapping) else {}
@@ -91,6 +93,7 @@ class Greedy:
         return {name: self._read(spec[name], parts[name], f"{path}/{name}" if path else name) for name in spec}
 
     def _array(self, leaf: Leaf, given: Any, path: str) -> np.ndarray:
+        """One array [1, ...] with the shape and dtype of `leaf`, choices counted from zero."""
         try:
             array = np.asarray(given)
         except ValueError:  # a list of lists of different lengths

@@ -1,4 +1,4 @@
-"""Workers as a central actor sees them: where each asks, and its seat."""
+"""Guests: the workers of a central actor, each with its desk and its seat."""
 
 from collections.abc import Callable
 from typing import Any
@@ -10,21 +10,22 @@ from cavalcade.acting.requests import ENDED, LEAVES, RUN, STEPPED, Heard, Reques
 from cavalcade.acting.seat import Seat
 from cavalcade.transport import Desk
 
-DONE = ("obs", "action", "extras", "carry")  # what a seat is told of a step
+DONE = ("obs", "action", "extras", "carry")  # names of what `Seat.under_way` holds
 
 
 class Portion:
-    """A seat's part of a sink that several write to: room that one was promised is not promised to another."""
+    """What one seat has of a sink that several seats write to: room promised to one is not promised to another."""
 
     def __init__(self, sink: Any, book: Any, rows_for_all: Callable[[], bool]):
-        """`book.promised`: items for which room was promised to all. `rows_for_all`: whether there are rows for the
-        steps of all seats."""
+        """`book.promised`: items for which the sink has promised room, to all seats together. `rows_for_all`: whether
+        the sink has rows for the next steps of all seats."""
         self.sink, self.book, self.rows_for_all = sink, book, rows_for_all
         self.signature, self.rows, self.take_rows = sink.signature, sink.rows, sink.take_rows
         self.drawn_once = sink.reserving
-        self.promised = 0  # of these, to this seat
+        self.promised = 0  # of `book.promised`, those of this seat
 
     def can_insert(self, count: int) -> bool:
+        """Whether the sink has room for `count` items; if it is a queue, that room is then promised to this seat."""
         if not self.drawn_once:
             return self.sink.can_insert(count)
         missing = max(0, count - self.promised)
@@ -34,14 +35,17 @@ class Portion:
         return True
 
     def promise(self, count: int) -> None:
+        """Book room for `count` more items for this seat; a negative count gives room back."""
         self.promised += count
         self.book.promised += count
 
     def ready(self, steps: int) -> bool:
-        """Rows are taken after a step was recorded, and others may come first. A table beside us has always some."""
+        """Whether the next step of this seat will find rows. They are taken when the step is recorded, and other seats
+        may record theirs first, so there have to be rows for all. A table in this process always has some."""
         return self.sink is self.book or self.rows_for_all()
 
     def insert(self, items: Any, version: int, priority: np.ndarray | None) -> bool:
+        """Insert items, which uses up the room promised for them; False if the sink does not take them now."""
         if not self.sink.insert(items, version, priority):
             return False
         self.promise(-min(self.promised, len(items.rows)))
@@ -49,29 +53,29 @@ class Portion:
 
 
 class Guest:
-    """A worker, seen from the service: where it asks, and its seat."""
+    """One worker: its desk, its seat, and how far its requests were read and answered."""
 
     def __init__(self, desk: Desk, seat: Seat, portion: Portion):
         self.desk, self.seat, self.portion = desk, seat, portion
-        self.run = -1  # which of the worker's lives
-        self.heard, self.since = 0, 0.0  # the number of the last request that was looked at, and when
+        self.run = -1  # the number in its last request; another one means that other episodes have begun
+        self.heard, self.since = 0, 0.0  # the number of the last request that was read, and when (seconds)
         self.told: Any = None  # that request
-        self.turn = 0  # among the answers of the service, that of the last one
-        self.away = False  # at another service, or asleep
+        self.turn = 0  # the number of its last answer among all answers of the central actor
+        self.away = False  # its worker asks another central actor, or rests
 
     @property
     def waiting(self) -> bool:
-        """For an answer to a request that was heard; who has died waits no more."""
+        """Whether a request was read and not answered yet; the request of a worker that died counts as answered."""
         return self.desk.answered < self.heard
 
     @property
     def asks(self) -> bool:
-        """For the first time."""
+        """Whether the worker has a request that was not read yet."""
         number = self.desk.number
         return number > self.desk.answered and number != self.heard
 
     def listen(self, layout: RequestLayout, heard: Heard, mine: slice) -> list[int]:
-        """Take the request, which is this part of what was heard; gives what it is about."""
+        """Read the request, whose records are the part `mine` of `heard`; returns its `about` (`requests.py`)."""
         request = self.desk.request
         about = request["about"].tolist()
         self.heard = self.desk.number
@@ -79,7 +83,8 @@ class Guest:
         return about
 
     def hear(self, about: list[int], now: float) -> None:
-        """What came of the last step is recorded once."""
+        """Record the step that the request tells of; if it tells of none, or of other episodes, begin again. `now`: in
+        seconds, when the request was read."""
         seat, self.since = self.seat, now
         if about[STEPPED] and seat.under_way and self.run == about[RUN]:
             seat.record(self.told)
@@ -92,7 +97,7 @@ class Guest:
             self.desk.answer({})
 
     def leave(self) -> None:
-        """Nobody comes back to what was under way: the room promised for it is another's."""
+        """The worker goes elsewhere or has died: drop what is under way, and give back the room promised for it."""
         self.away, self.desk.reclaimed = True, False
         self.seat.leave()
         whole = 0 if self.seat.outbox is None else len(self.seat.outbox.rows)

@@ -1,4 +1,4 @@
-"""Params that an actor changes for a while before it acts with them: the exploration of evolution strategies."""
+"""Params that an actor perturbs and acts with for whole episodes: how evolution strategies explore."""
 
 from typing import Any
 
@@ -10,20 +10,21 @@ from cavalcade.tree import Tree
 
 
 class Perturbation:
-    """Held until each of the actor's environments has ended an episode since it began."""
+    """Perturbed params, kept until each of the actor's environments has ended an episode since they were perturbed."""
 
     def __init__(self, policy: Policy, count: int):
         self.policy, self.count = policy, count
-        self.base = policy.vector.copy()  # the params as the learner gave them
-        self.running = np.zeros(count, np.bool_)  # environments that have not ended an episode since
-        self.extras: Tree = {}  # [N, ...], what `Algorithm.perturb` says of it, stored with every step
+        self.base = policy.vector.copy()  # [size] the params as the learner gave them
+        self.running = np.zeros(count, np.bool_)  # [N] has not ended an episode since the last perturbation
+        self.extras: Tree = {}  # [N, ...] what `Algorithm.perturb` says of the perturbation, stored with every step
 
     @property
     def due(self) -> bool:
+        """Whether it is time to perturb anew."""
         return not self.running.any()
 
     def renew(self, newer: tuple[int, np.ndarray, Tree] | None, rng: np.random.Generator) -> None:
-        """Begin the next, from newer params if there are any."""
+        """Perturb anew, from newer params (version, vector, statistics) if there are any."""
         policy, version, statistics = self.policy, self.policy.version, self.policy.statistics
         if newer is not None:
             version, vector, statistics = newer
@@ -35,6 +36,7 @@ class Perturbation:
         self.running[:] = True
 
     def record(self, step: Any) -> None:
+        """Note which environments have ended an episode in this step."""
         self.running &= ~(step.terminated | step.truncated)
 
     def state(self) -> dict:

@@ -1,9 +1,9 @@
 """The policy: one artefact that acts in training, is evaluated, is saved and is loaded elsewhere.
 
-Small networks act in NumPy, which is 2 to 4 times faster than a framework's calls at these sizes and needs none to be
-installed; networks with convolutions, and users' own modules, act on their backend.
-The folder `policy/` holds `policy.safetensors` (parameters and normalisers) and `policy.json` (algorithm, spaces,
-settings): data only, nothing that can execute.
+Small networks act in NumPy, which is 2 to 4 times faster than a framework's calls at these sizes and needs no framework
+to be installed; networks with convolutions, and users' own modules, act on their backend.
+The folder `policy/` holds `policy.safetensors` (params and statistics) and `policy.json` (algorithm, spaces, settings):
+data only, nothing that can execute.
 """
 
 import json
@@ -28,7 +28,7 @@ from cavalcade.records import write_failure
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout, Tree
 
-FORMAT = 1
+FORMAT = 1  # of the policy folder
 
 
 class Policy:
@@ -54,10 +54,11 @@ class Policy:
 
     @property
     def acts_in(self) -> str:
+        """What computes the actions: numpy, or the name of the backend."""
         return self.backend.name if self.backend else "numpy"
 
     def load(self, vector: np.ndarray, statistics: Tree, version: int) -> None:
-        """New parameters [size] and normalisers."""
+        """Act with these params [size] and statistics from now on; `version` is theirs."""
         self.vector[:] = vector
         self.statistics, self.version = statistics, version
         self.forward = forward_of(self.model, numpy_namespace, self.params, statistics)
@@ -65,7 +66,8 @@ class Policy:
             self.device = (self.backend.vector(vector), self.backend.from_numpy(statistics))
 
     def act(self, obs: Tree, carry: Tree, first: np.ndarray, noise: Tree | None) -> tuple[np.ndarray, Tree, Tree]:
-        """Actions, extras and the next carry for observations [B, ...]; greedy without noise."""
+        """Actions [B, ...], extras and the next carry for observations [B, ...], of which `first` [B] begin an episode.
+        Without noise the actions are greedy."""
         if self.backend:
             given = self.backend.from_numpy({"obs": obs, "carry": carry, "first": first, "noise": noise or {}})
             result = self.compiled(*self.device, given)  # type: ignore[misc]
@@ -74,6 +76,8 @@ class Policy:
         return self.algorithm.act(numpy_namespace, self.model.spec, self.forward, obs, carry, first, noise)
 
     def _act_on(self, backend: Backend) -> Any:
+        """Acting as a pure function of the backend's arrays, to be compiled."""
+
         def act(vector: Any, statistics: Tree, given: Tree) -> Tree:
             forward = forward_of(self.model, backend.xp, backend.views(vector, self.layout), statistics)
             spec, noise = self.model.spec, given["noise"] or None
@@ -83,7 +87,7 @@ class Policy:
         return act
 
     def save(self, folder: Path, about: dict) -> None:
-        """Write the artefact so that a crash leaves the old one or the new one, never half of either."""
+        """Write the policy folder; `about` goes into policy.json. A crash leaves each file old or new, never half."""
         arrays = {"params": self.layout.unflatten(self.vector), "statistics": self.statistics}
         named = {path: np.array(leaf, order="C") for path, leaf in tree.named(arrays)}
         settings = asdict(self.algorithm)
@@ -106,13 +110,13 @@ class Policy:
 
 
 def folder_of(path: str | Path) -> Path:
-    """The policy folder of a run folder; of itself, itself."""
+    """The policy folder that is meant by `path`: that of a run folder, or `path` itself."""
     folder = Path(path)
     return folder / "policy" if (folder / "policy").is_dir() else folder
 
 
 def read(folder: Path) -> tuple[dict, Tree]:
-    """The JSON and the arrays of a policy folder, checked."""
+    """What policy.json says and the arrays of a policy folder; refused if something is missing or damaged."""
     try:
         about = json.loads((folder / "policy.json").read_text())
         arrays = tree.from_named(load_file(folder / "policy.safetensors"))
@@ -133,7 +137,7 @@ def read(folder: Path) -> tuple[dict, Tree]:
 
 @contextmanager
 def intact(folder: Path) -> Iterator[None]:
-    """For whoever puts together what `read` has read: what does not belong together is a damaged policy."""
+    """Around code that builds something from what `read` gave: an error there means that the policy is damaged."""
     try:
         yield
     except (KeyError, TypeError, ValueError, AttributeError) as error:
@@ -141,7 +145,7 @@ def intact(folder: Path) -> Iterator[None]:
 
 
 def check_same_spaces(trained: EnvSpec, given: EnvSpec) -> None:
-    """A policy only fits environments with its own observations and actions."""
+    """Refuse environments whose observations or actions differ from those that a policy was trained on."""
     for what in ("observation", "action"):
         ours, theirs = getattr(trained, what), getattr(given, what)
         if _shapes(ours) != _shapes(theirs):
@@ -152,4 +156,5 @@ def check_same_spaces(trained: EnvSpec, given: EnvSpec) -> None:
 
 
 def _shapes(spec: Any) -> Any:
+    """By path: what has to be the same in two specs."""
     return {path: (leaf.kind, leaf.shape, leaf.counts) for path, leaf in tree.named(spec)}

@@ -1,7 +1,8 @@
-"""What an environment worker tells a central actor: a row of bytes for each environment.
+"""What an environment worker tells a central actor: a record of bytes for each environment.
 
-However many things a row says, rows are sent, cut and joined as one array, and what they say is looked at when it is
-needed. Of many small arrays, the calls alone would cost the actor more than its forward pass.
+A record has many fields, but the records of a request (its `rows`) are sent, cut and joined as one array [N, bytes],
+and a field is read when it is needed. With an array for each field, the calls alone would cost the central actor more
+than its forward pass.
 """
 
 from collections.abc import Sequence
@@ -16,12 +17,13 @@ from cavalcade.step import Step
 from cavalcade.tree import Tree
 
 FLAGS = ("terminated", "truncated", "valid", "first")
-# and beside the rows numbers: of the worker's life, whether it stepped, whether an episode ended, whether it leaves
+# `about`, four numbers beside the records: the worker's run (another number means that other episodes have begun), and
+# whether the request tells of a step, whether an episode ended in that step, whether the worker leaves
 RUN, STEPPED, ENDED, LEAVES = range(4)
 
 
 class RequestLayout:
-    """Of the rows: what came of the last step, what is to be acted on next, and the noise for it."""
+    """The fields of a record: what came of the last step, the observation to act on next, and the noise for it."""
 
     def __init__(self, algorithm: Algorithm, spec: EnvSpec):
         self.spec = spec
@@ -33,8 +35,8 @@ class RequestLayout:
         self.names = tree.rebuild(told, (name for name, *_ in fields))
 
     def blank(self, count: int) -> Tree:
-        """A request. The true successors of a step have a place of their own, because they are seldom told: only where
-        an episode ended are they not what is to be acted on next."""
+        """An empty request of `count` environments. The true successors of a step have an array of their own, because
+        they are seldom sent: only where an episode ended do they differ from the observations to act on next."""
         return {
             "rows": np.zeros((count, self.row.itemsize), np.uint8),
             "next_observation": self.spec.zeros(count),
@@ -42,18 +44,18 @@ class RequestLayout:
         }
 
     def fields(self, rows: np.ndarray, *names: str) -> Tree:
-        """What rows [N, bytes] say (or these of it), as arrays [N, ...] that look at them."""
+        """Fields of records [N, bytes], all or the named ones, as views [N, ...] of the same memory."""
         field = np.ndarray(len(rows), self.row, rows).__getitem__
         return {name: tree.map(field, self.names[name]) for name in names or self.names}
 
 
 class Told:
-    """A step, as a worker told of it: has all that a `Step` has."""
+    """A step as a worker told of it. Has the fields of a `Step`, which are read from the records when one is needed."""
 
-    episodes: list = []  # are counted where they are played
+    episodes: list = []  # the worker counts them itself
 
     def __init__(self, layout: RequestLayout, heard: "Heard", mine: slice, after: Tree | None):
-        """`mine`: which rows of those that were heard. `after`: the successors, where an episode ended."""
+        """`mine`: this worker's part of the records in `heard`. `after`: successors [N, ...] if an episode ended."""
         self.layout, self.heard, self.mine, self.after = layout, heard, mine, after
 
     @property
@@ -65,7 +67,7 @@ class Told:
         return self.after is not None
 
     def __getattr__(self, name: str) -> Any:
-        """Looked at for the first time."""
+        """Called for a field that was not read yet: reads all fields."""
         if name not in Step._fields:
             raise AttributeError(name)
         told = self.layout.fields(self.rows)
@@ -77,8 +79,8 @@ class Told:
 
     @staticmethod
     def joined(steps: Sequence[Any]) -> Any:
-        """[N, ...] of each as one [T * N, ...]."""
-        if not all(isinstance(step, Told) for step in steps):  # those of a checkpoint are not
+        """Steps with arrays [N, ...] as one with arrays [T * N, ...]."""
+        if not all(isinstance(step, Told) for step in steps):  # those from a checkpoint are plain `Step`s
             return Step.joined(steps)
         rows = np.concatenate([step.heard.rows[step.mine] for step in steps])
         after = None
@@ -88,7 +90,7 @@ class Told:
 
 
 class Heard:
-    """Rows of requests that came together, a copy: a worker's next request overwrites its last."""
+    """Records of requests that were read together. They are a copy: a worker's next request overwrites its last."""
 
     def __init__(self, guests: list, rows: np.ndarray):
         self.guests, self.rows = guests, rows

@@ -1,4 +1,4 @@
-"""What acting keeps for the environments of one loop, wherever the policy is."""
+"""The seat: what acting keeps for the environments of one loop, whether the policy is beside them or central."""
 
 from typing import Any
 
@@ -12,33 +12,34 @@ from cavalcade.tree import Tree
 
 
 class Seat:
-    """What an actor keeps for the environments of one loop: the model's memory, the adder, items that are gathered, and
-    the step that is under way. It is the same whether the actor sits beside the environments or serves many loops.
+    """The carry, the adder, the outbox and the step under way of the environments of one loop.
 
-    Room is reserved before the environments are acted for: an unroll starts only when the table can take it. With a
-    queue of one batch that is lock step, and on-policy algorithms are exact. Where an algorithm bears it, items are
-    gathered and sent many at a time, and newer parameters asked for every so many steps only.
+    Room is reserved before the environments are acted for: an unroll begins only when the table can take it. With a
+    queue of one batch that is lock step, and on-policy algorithms are exact. Where an algorithm allows it, `flush`
+    items are gathered and sent together, and newer params are asked for only every `pull_every` steps.
     """
 
     def __init__(self, experience: Experience, policy: Policy, sink: Any, count: int, writer: int):
-        """`writer`: the number of the environments' loop."""
+        """`sink`: the table, or this end of it. `count`: environments of the loop. `writer`: the number of the loop."""
         self.experience, self.policy, self.sink, self.count, self.writer = experience, policy, sink, count, writer
         self.patience = experience.patience(count)
         self.outbox: Items | None = None
-        self.outbox_version, self.outbox_age = 0, 0  # of the policy that made the oldest; steps since then
-        self.since_pull = experience.pull_every  # steps of each environment; it begins by asking
-        self.version = 0  # of the policy when the last unroll was begun
+        self.outbox_version, self.outbox_age = 0, 0  # policy version of its oldest item; steps since then
+        self.since_pull = experience.pull_every  # steps since params were asked for; the first step asks
+        self.version = 0  # of the policy that acted when the last item was begun
         self._begin()
 
     def _begin(self) -> None:
+        """An adder without unfinished items, and the carry of episodes that begin."""
         experience = self.experience
         about = (self.sink, self.count, self.writer, self.patience, self.policy.algorithm.priority)
         self.adder = experience.item.adder(*about)
         self.carry = self.policy.model.carry(self.count)
-        self.under_way: tuple | None = None  # observations, actions, extras and the carry after them
+        self.under_way: tuple | None = None  # observations, actions, extras and the next carry
 
     def may_act(self) -> bool:
-        """Whether there is room for what a step may lead to; what was held back is delivered before."""
+        """Whether the next step may be acted: the outbox is sent if it is due, and the table has room and rows for what
+        the step may lead to."""
         if self.due and not self._send():
             return False
         room = not (self.experience.item.reserves and self.starting) or self.sink.can_insert(self.count)
@@ -46,21 +47,23 @@ class Seat:
 
     @property
     def starting(self) -> bool:
+        """Whether the next step begins an item, as every step does where items overlap."""
         return self.adder.steps == 0
 
     def wants_params(self) -> bool:
-        """Asked before each step: whether it should be acted with the newest parameters."""
+        """Whether to act the next step with the newest params. Call it once before each step: it counts them."""
         wants = self.starting and self.since_pull >= self.experience.pull_every
         self.since_pull = 1 if wants else self.since_pull + 1
         return wants
 
     def acted(self, obs: Tree, action: Any, extras: Tree, carry: Tree, version: int) -> None:
-        """What was done, by the policy of this version; what came of it is to be recorded."""
+        """Keep what the policy of this version did, until `record` is told what came of it."""
         self.under_way = (obs, action, extras, carry)
         if self.starting:
             self.version = version
 
     def record(self, step: Any) -> None:
+        """Finish the step under way with what came of it, and send the outbox if it is due."""
         assert self.under_way is not None
         obs, action, extras, carry = self.under_way
         self._gather(self.adder.add(obs, action, extras, self.carry, step))
@@ -69,6 +72,7 @@ class Seat:
             self._send()
 
     def _gather(self, items: Items | None) -> None:
+        """Put the items that one step finished, if any, into the outbox."""
         if self.outbox is not None:
             self.outbox_age += 1
             self.outbox = self.outbox if items is None else _joined(self.outbox, items)
@@ -77,12 +81,13 @@ class Seat:
 
     @property
     def due(self) -> bool:
-        """There is something to send, and it is enough, or its oldest item has waited `patience` steps."""
+        """Whether the outbox has to be sent: it holds `flush` items, or its oldest item has waited `patience` steps."""
         if self.outbox is None:
             return False
         return len(self.outbox.rows) >= self.experience.flush or self.outbox_age >= self.patience
 
     def _send(self) -> bool:
+        """Send the outbox; False, and it stays, if the sink does not take it now."""
         assert self.outbox is not None
         if not self.sink.insert(self.outbox, self.outbox_version, self.outbox.priority):
             return False
@@ -90,22 +95,22 @@ class Seat:
         return True
 
     def begin_again(self) -> None:
-        """New episodes: what was under way is dropped, so that no item joins two episodes. What is whole stays."""
+        """New episodes begin: drop unfinished items, so that no item joins two episodes. The outbox stays."""
         stream = self.adder.stream.state()
         self._begin()
         self.adder.stream.begin_again(stream)
 
     def leave(self) -> None:
-        """The environments go elsewhere: what is under way is dropped, what is whole is sent, be it little."""
+        """The environments go elsewhere: drop unfinished items, and send the outbox even if it is not due."""
         self.begin_again()
         self.deliver()
 
     def deliver(self) -> bool:
-        """Whether nothing is left to be sent."""
+        """Send the outbox if there is one; whether nothing is left to send."""
         return self.outbox is None or self._send()
 
     def state(self) -> dict:
-        """Between two steps."""
+        """Without the step under way: to be called between two steps, or with `under_way` saved beside it."""
         return {
             "adder": self.adder.state(),
             "carry": tree.map(np.copy, self.carry) if self.carry else {},
@@ -131,5 +136,5 @@ def _joined(one: Items, other: Items) -> Items:
 
 
 def _kept(items: Items) -> dict:
-    """Only what there is: a checkpoint holds arrays."""
+    """The fields that are not None, because a checkpoint holds arrays."""
     return {name: value for name, value in items._asdict().items() if value is not None}

@@ -1,1 +1,1 @@
-"""Who acts, where experience waits, how updates are combined: one file per architecture, each a short program."""
+"""Architectures: named wirings with their story, one short file each; `build.py` makes programs of them."""

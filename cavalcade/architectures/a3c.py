@@ -1,6 +1,6 @@
-"""A3C: every worker acts, learns from its own unrolls, and changes the shared parameters when it likes (Mnih 2016).
+"""A3C: every worker acts, learns from its own unrolls, and changes the shared params without waiting (Mnih 2016).
 
-On one machine nobody locks anything (hogwild, with the optimiser's statistics shared too); across machines a parameter
+On one machine there are no locks (hogwild; the optimiser's statistics are shared too); across machines a parameter
 server takes the gradients (--updates parameter-server).
 """
 

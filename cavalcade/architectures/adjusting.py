@@ -1,8 +1,9 @@
-"""How many predictors, trainers and agents work, adjusted while a run goes on (GA3C, Babaeizadeh 2017).
+"""How many predictors, trainers and agents are active, adjusted while a run goes on (GA3C, Babaeizadeh 2017). Trainers
+are learners, agents are environment workers.
 
-All are launched; words in shared memory say how many of each are active, the first of them. Every so often these
-numbers change by one at random; the change is kept if more steps a second were trained on, and taken back if not.
-Seconds are those of the wall clock, so two runs are never the same to the bit.
+All are launched; the valves, words in shared memory, say how many of each kind are active, always the first ones. Every
+`every` seconds these numbers change by at most one, at random. A change is kept if more steps per second were learned
+from than before it, and taken back if not. Time is that of the wall clock, so two runs are never the same to the bit.
 """
 
 import time
@@ -15,13 +16,15 @@ import numpy as np
 from cavalcade.transport import SharedWords, Signpost, WordsAddress
 
 NAMES = ("predictors", "trainers", "agents")
-Numbers = tuple[int, int, int]
+Numbers = tuple[int, int, int]  # active ones, in the order of NAMES
 
 
 class Decision(NamedTuple):
+    """What one trial has shown."""
+
     before: Numbers
     after: Numbers
-    steps_before: float  # trained on a second
+    steps_before: float  # learned from per second
     steps_after: float
     kept: bool
 
@@ -33,24 +36,24 @@ class Decision(NamedTuple):
         return f"adjusted: {shown}: {rates}, {'kept' if self.kept else 'taken back'}"
 
     def plain(self) -> dict[str, Any]:
-        """For JSON."""
+        """As JSON values."""
         numbers = {"before": list(self.before), "after": list(self.after), "kept": self.kept}
         steps = {"steps_before": self.steps_before, "steps_after": self.steps_after}
         return {**numbers, **steps, "sentence": self.sentence}
 
 
 class Rule:
-    """A random walk that only goes up. Each trial is compared with the period right before it: after a change was taken
-    back the old numbers are measured anew, for what else the machine does may have changed."""
+    """A random walk that keeps only changes for the better. Each trial is compared with the period right before it:
+    after a change was taken back the old numbers are measured anew, because the machine may be busier or idler now."""
 
     def __init__(self, most: Numbers, rng: np.random.Generator):
-        """`most`: how many were launched."""
+        """`most`: how many of each kind were launched."""
         self.most, self.rng = most, rng
-        self.numbers = most  # to be measured next
-        self.before: tuple[Numbers, float] | None = None  # what they are compared with; None: they are the old ones
+        self.numbers = most  # the numbers of the period that is being measured
+        self.before: tuple[Numbers, float] | None = None  # what a trial is compared with; None if it is no trial
 
     def measured(self, steps: float) -> Decision | None:
-        """Steps per second with `numbers`; what this decides, if it was a trial."""
+        """Take the steps per second of `numbers`, choose the next `numbers`; gives the decision if it was a trial."""
         decision = None
         if self.before is not None:
             decision = Decision(self.before[0], self.numbers, self.before[1], steps, steps > self.before[1])
@@ -61,7 +64,8 @@ class Rule:
         return decision
 
     def _neighbour(self) -> Numbers:
-        while True:  # until it is another
+        """Other numbers, each at most one away, from 1 to `most`."""
+        while True:
             changes = self.rng.integers(-1, 2, len(NAMES)).tolist()
             a, b, c = (min(most, max(1, n + change)) for n, change, most in zip(self.numbers, changes, self.most))
             if (a, b, c) != self.numbers:
@@ -69,7 +73,7 @@ class Rule:
 
 
 class Valves:
-    """Who is active, seen from any process."""
+    """Which predictors, trainers and agents are active, as any process can read it."""
 
     ring = None
 
@@ -77,19 +81,20 @@ class Valves:
         self.words = words
 
     def predictor_for(self, agent: int) -> int | None:
-        """Which one an agent asks; none while the agent is not to step."""
+        """The predictor that an agent asks; None while the agent rests."""
         predictors, _, agents = self.words.tolist()
         return agent % predictors if agent < agents else None
 
     def trains(self, trainer: int) -> bool:
+        """Whether this trainer is active."""
         return trainer < int(self.words[1])
 
 
 class Adjuster(Valves):
-    """Worker beside the training queue: measures, decides, and turns the valves."""
+    """Worker in the process of the training queue: measures, decides, and sets the valves."""
 
     def __init__(self, table: Any, length: int, most: Sequence[int], every: float, seed: int):
-        """`length`: steps in each item of the table. `most`: predictors, trainers and agents that there are."""
+        """`length`: steps in each item of the table. `most`: how many of each kind are launched. `every`: seconds."""
         self.table, self.length, self.every = table, length, every
         predictors, trainers, agents = most
         self.rule = Rule((predictors, trainers, agents), np.random.default_rng((seed, 2)))
@@ -97,7 +102,7 @@ class Adjuster(Valves):
         super().__init__(self.shared.array)
         self.words[:] = self.rule.numbers
         self.decisions: list[Decision] = []  # since the last report
-        self.began: tuple[float, int] | None = None  # the period: when, and items drawn by then
+        self.began: tuple[float, int] | None = None  # of the period: seconds, and items drawn until then
 
     def share(self, consumer: str) -> Signpost:
         return Signpost(ValvesAddress(self.shared.address))
@@ -105,7 +110,7 @@ class Adjuster(Valves):
     def step(self) -> bool:
         now, drawn = time.monotonic(), self.table.limiter.samples
         if self.began is None:
-            if drawn:  # not before everybody is there
+            if drawn:  # the first period begins with the first draw: by then all processes are there
                 self.began = (now, drawn)
             return False
         since, drawn_then = self.began
@@ -122,7 +127,7 @@ class Adjuster(Valves):
         return {"active": dict(zip(NAMES, self.words.tolist())), "adjusted": [made.plain() for made in decisions]}
 
     def state(self) -> dict:
-        """What is kept so far; a trial under way is forgotten."""
+        """The numbers kept so far; a trial under way is forgotten."""
         kept = self.rule.before[0] if self.rule.before else self.rule.numbers
         return {"numbers": list(kept), "rng": self.rule.rng.bit_generator.state}
 
@@ -138,6 +143,8 @@ class Adjuster(Valves):
 
 @dataclass(frozen=True)
 class ValvesAddress:
+    """What another process needs to read the valves; plain data."""
+
     words: WordsAddress
 
     def connect(self) -> Valves:

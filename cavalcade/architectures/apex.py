@@ -1,9 +1,9 @@
 """Ape-X: many actors, each exploring at its own rate, fill one prioritised replay; one learner draws (Horgan 2018).
 
-The wiring is that of lock step; what differs is slack, and where it lies is declared with the experience. Actors gather
-items before they send them and ask for parameters every so many steps. The window between inserts and draws is wide, so
-that neither side waits for the other's every move. And replay has a soft size: what comes is always taken, and every so
-many draws the oldest of what is too much goes.
+The wiring is that of lock step. What differs is slack, which the algorithm's experience declares: actors gather `flush`
+items before they send them and ask for params every `pull_every` steps. `tolerance` is how far draws may run ahead of
+inserts or behind them, so that neither side waits for the other at every step. And replay may exceed its size: new
+items are always taken, and every `trim_every` draws the oldest items beyond the size are removed.
 """
 
 from cavalcade.architectures.build import build

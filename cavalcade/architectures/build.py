@@ -1,4 +1,4 @@
-"""Any wiring as a program. An architecture with a name is a wiring with a story: see the files beside this one."""
+"""Makes a program of any wiring. Architectures are wirings with names: see the files beside this one."""
 
 from typing import Any
 
@@ -11,10 +11,11 @@ from cavalcade.learning import LearnerLoop
 from cavalcade.learning.updates import Recipe
 from cavalcade.programs import Handle, Placement, Program
 
-MOST, PATIENCE = 64, 2e-3  # workers that central acting answers together, and seconds that one may wait for others
+MOST, PATIENCE = 64, 2e-3  # of central acting: workers answered together, seconds that one waits for others
 
 
 def build(name: str, x: Parts) -> Program:
+    """The program of `x.wiring`: tables, learners with their partners, and who acts; contradictions are refused."""
     wiring, program = x.wiring, Program(name)
     if wiring.experience == "bundled" and x.actors % wiring.learners:
         raise UserError(
@@ -54,7 +55,7 @@ def build(name: str, x: Parts) -> Program:
 
 
 def place(x: Parts, k: int) -> str:
-    """The process of learner k."""
+    """The name of the process (group) of learner k."""
     if x.wiring.together:
         return f"worker/{k}"
     return f"learner/{k}" if x.wiring.learners > 1 else "learner"
@@ -63,7 +64,8 @@ def place(x: Parts, k: int) -> str:
 def add_learner(
     program: Program, x: Parts, source: Handle, updates: Recipe, partners: list[Handle], **more: Any
 ) -> Handle:
-    """A learner that draws from `source`; if it fails, all goes on from the last checkpoint."""
+    """A learner that draws from `source` and makes its updates with `partners`. If it fails, the whole program goes on
+    from the last checkpoint."""
     store = x.experience.store
     about: dict[str, Any] = {"importance": store.correction, "max_lag": store.max_lag, "prefetch": x.prefetch}
     about |= {"updates": updates, "partners": partners, **more}
@@ -79,8 +81,8 @@ def add_acting(
     partners: list[Handle],
     valves: dict[str, Handle],
 ) -> None:
-    """Actors or environment workers, dealt out to tables and learners in turn. One that fails is built anew: what it
-    had under way is lost, and nothing else."""
+    """Actors, or predictors and environment workers; actor i belongs to the table and learner at i modulo their number.
+    An actor or worker that fails is built anew alone, and only its unfinished items are lost."""
     wiring = x.wiring
     numbered = [{"seed": x.seed, "actor": i, "actors": x.actors} for i in range(x.actors)]
     if wiring.acting == "local":
@@ -92,9 +94,10 @@ def add_acting(
             program.add("actor", EnvLoop, x.policy, x.environments, x.experience, **ends, **about, placement=where)
         return
     predictors = []
-    # what is shared knows of everybody's updates; and of learners that may rest, the first never does
+    # Predictors pull params from: hogwild's shared params, which have the updates of all learners; where valves let
+    # learners rest, the first learner, which never rests; otherwise any learner.
     sources = partners if wiring.updates == "hogwild" else learners[:1] if valves else learners
-    patience = PATIENCE if x.writers != "here" else 0.0  # a clock would make runs differ
+    patience = PATIENCE if x.writers != "here" else 0.0  # waiting by the clock would make runs of one process differ
     limits = {"envs": x.envs, "most": MOST, "patience": patience, **({"moving": True} if valves else {})}
     for j in range(wiring.predictors or wiring.learners):
         where = Placement(group=f"predictor/{j}" if wiring.predictors else place(x, j), imports=x.policy_imports)

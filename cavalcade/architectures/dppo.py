@@ -1,6 +1,6 @@
-"""DPPO: every worker acts and computes gradients from its own unrolls; each update is the mean of all (Heess 2017).
+"""DPPO: every worker acts and computes gradients from its own unrolls; each update is their mean (Heess 2017).
 
-The slowest may be left out: W - D of W gradients suffice (--stragglers D).
+The slowest workers may be left out: an update is made as soon as W - D of W gradients are there (--stragglers D).
 """
 
 from cavalcade.architectures.build import build

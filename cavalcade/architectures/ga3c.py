@@ -1,9 +1,9 @@
-"""GA3C: agents put observations into a prediction queue, predictors answer them in batches, and what was seen goes
-through a training queue to the trainers (Babaeizadeh 2017).
+"""GA3C: agents (environment workers) ask predictors for actions, predictors answer them in batches, and unrolls go
+through a training queue to the trainers (learners) (Babaeizadeh 2017).
 
-Predictors and trainers have processes of their own. Trainers draw from one queue and change one model, the parameters
-and the optimiser's statistics in shared memory. Between prediction and training the parameters may have moved: the
-algorithm adds a small number inside the logarithm of the policy.
+Predictors and trainers have processes of their own. Trainers draw from one queue and change the same params and
+optimiser statistics in shared memory. Between prediction and training the params may change, so that an action's
+probability may have become 0: the algorithm adds a small number inside the logarithm (--log-epsilon).
 """
 
 from cavalcade.architectures.build import build

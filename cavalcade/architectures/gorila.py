@@ -1,7 +1,7 @@
 """GORILA: bundles of actor, replay and learner send gradients to a parameter server in slices (Nair 2015).
 
-The server drops gradients that are too old, learners those with an outlying loss. With global replay all actors fill
-one table and all learners draw from it (--experience shared).
+Servers drop gradients that are too old (--max-staleness), and learners drop those whose loss is an outlier. With global
+replay all actors fill one table and all learners draw from it (--experience shared).
 """
 
 from cavalcade.architectures.build import build

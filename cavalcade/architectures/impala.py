@@ -1,9 +1,9 @@
 """IMPALA: actors send whole unrolls through a bounded queue to one learner, and need not wait for it (Espeholt 2018).
 
-Actors take the newest parameters at the start of each unroll, so how old an unroll is when it is drawn is bounded by
-the length of the queue; the algorithm has to bear that lag. With several learners they make each update together
-(--learners N --updates allreduce). In the variant with replay (`queues.py`) every unroll goes into the queue and into a
-replay beside it, and a share of each batch is drawn from there.
+Actors take the newest params at the start of each unroll, so the length of the queue bounds the policy lag of an
+unroll that is drawn; the algorithm has to correct for that lag. Several learners make each update together (--learners
+N --updates allreduce). In the variant with replay (`queues.py`) every unroll goes into the queue and into a replay
+beside it, and a share of each batch is drawn from the replay.
 """
 
 from cavalcade.architectures.build import build
@@ -20,6 +20,7 @@ def impala(x: Parts) -> Program:
 
 
 def require_unrolls(x: Parts, name: str) -> None:
+    """Refuse an algorithm that replays, or that allows no policy lag."""
     if x.lock_step or not x.experience.store.drawn_once:
         raise UserError(
             f"The architecture {name} draws unrolls once, a little after their policy has changed; this algorithm "

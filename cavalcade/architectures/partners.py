@@ -1,4 +1,4 @@
-"""What learners have beside them: with whom they make their updates, and who says how many of them are active."""
+"""Nodes beside the learners: those they make updates with (partners), and the one that sets the valves."""
 
 from cavalcade.architectures.adjusting import Adjuster
 from cavalcade.assembly import Parts
@@ -11,7 +11,7 @@ from cavalcade.programs import Handle, Placement, Program
 
 
 def add_valves(program: Program, x: Parts, table: Handle) -> dict[str, Handle]:
-    """Beside the table, if it is asked for: who decides how many predictors, learners and workers are active."""
+    """With --adjust-every: add the adjuster beside the table, as the argument `valves` of other nodes; else nothing."""
     wiring = x.wiring
     if not wiring.adjust_every:
         return {}
@@ -23,7 +23,7 @@ def add_valves(program: Program, x: Parts, table: Handle) -> dict[str, Handle]:
 
 
 def add_partners(program: Program, x: Parts) -> list[Handle]:
-    """What learners make their updates with."""
+    """The nodes that learners make their updates with: servers, a meeting or shared params; none if they are alone."""
     wiring, placed = x.wiring, Placement(imports=x.learner_imports)
     if wiring.updates == "parameter-server":
         args = [(x.shared_learner, i, wiring.servers, wiring.max_staleness) for i in range(wiring.servers)]
@@ -36,6 +36,7 @@ def add_partners(program: Program, x: Parts) -> list[Handle]:
 
 
 def recipe(x: Parts, k: int) -> Recipe:
+    """How learner k makes updates of its gradients."""
     name = f"learner/{k}" if k else "learner"
     if x.wiring.updates == "parameter-server":
         return ByServers(name)

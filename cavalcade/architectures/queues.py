@@ -1,4 +1,4 @@
-"""A queue with replay beside it: IMPALA's variant in which a share of each batch is drawn again (Espeholt 2018)."""
+"""A queue with a replay beside it: IMPALA's variant in which a share of each batch is replayed (Espeholt 2018)."""
 
 from typing import Any
 
@@ -9,8 +9,8 @@ from cavalcade.table import Limiter, Mixture, Table
 
 
 class QueueBesideReplay(Table):
-    """A queue whose items all go into a replay as well, over the same rows. Only the queue makes actors wait; replay
-    takes whatever the queue has taken."""
+    """A queue whose items also go into a replay, over the same rows. Only the queue makes actors wait; the replay takes
+    every item that the queue has taken."""
 
     def __init__(self, x: Parts):
         where, size = x.allocate(), x.plan.sizes.queue
@@ -23,7 +23,7 @@ class QueueBesideReplay(Table):
         return super().insert(*given, **named) and self.replay.insert(*given, **named)
 
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
-        """Where rows run out, what is replayed goes: what waits in the queue may not be lost."""
+        """If rows run out, items of the replay are removed: those in the queue must not be lost."""
         return self.replay.take_rows(count, writer)
 
     def tables(self) -> dict[str, Table]:
@@ -31,7 +31,7 @@ class QueueBesideReplay(Table):
 
     def state(self) -> dict:
         replay = self.replay.state()
-        del replay["rows"]  # they are the queue's too
+        del replay["rows"]  # the queue saves them: they are the same
         kept = {**super().state(), "replay": replay}
         self.copied = self.copied and self.replay.copied
         return kept
@@ -51,5 +51,5 @@ class QueueBesideReplay(Table):
 
 
 def mixture(table: QueueBesideReplay, share: float) -> Mixture:
-    """New unrolls and, as soon as there are some, a share of replayed ones."""
+    """Draws new unrolls from the queue and, once the replay has enough, a share of each batch from there."""
     return Mixture({"queue": (table, 1.0 - share), "replay": (table.replay, share)}, start_alone=True)

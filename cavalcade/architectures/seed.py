@@ -1,7 +1,7 @@
-"""SEED RL: IMPALA with the actor moved to the learner; environment workers only step environments (Espeholt 2020).
+"""SEED RL: IMPALA with acting moved to the learner; environment workers only step environments (Espeholt 2020).
 
-Workers send observations and get actions; one policy beside the learner answers many of them together, keeps the
-recurrent state and builds the unrolls. Parameters never travel.
+Workers send observations and get actions. One policy in the learner's process answers many workers together, keeps the
+carry of their environments and builds the unrolls. Params never leave that process.
 """
 
 from cavalcade.architectures.build import build

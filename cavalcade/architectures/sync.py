@@ -1,6 +1,6 @@
-"""Lock step: actors act with the environment, one learner learns, and neither runs ahead (DQN, A2C, PPO as published).
+"""Lock step: actors act beside their environments, one learner learns, neither runs ahead (DQN, A2C, PPO as published).
 
-There is no special loop for it. The table's window has no slack: actors reserve room before they act, and the learner
+There is no special loop for it. The table's limiter has no slack: actors reserve room before they act, and the learner
 draws as soon as a batch is there.
 """
 

@@ -1,4 +1,4 @@
-"""Where experience waits: the tables of a wiring, and what learners in other processes draw from them through."""
+"""Where experience waits: the tables of a wiring, and the nodes through which learners of other processes draw."""
 
 from cavalcade.architectures.queues import QueueBesideReplay, mixture
 from cavalcade.assembly import Parts
@@ -8,7 +8,7 @@ from cavalcade.table import Drawer, Draws, QueueDraws
 
 
 def add_table(program: Program, x: Parts) -> tuple[Handle, Handle]:
-    """Where actors write, and where learners draw."""
+    """Add a table; gives the node to which actors write and the node from which learners draw."""
     store = x.experience.store
     if not (store.drawn_once and store.replay_share):
         table = program.add("table", x.table)
@@ -18,7 +18,8 @@ def add_table(program: Program, x: Parts) -> tuple[Handle, Handle]:
 
 
 def add_tables(program: Program, x: Parts) -> tuple[list[Handle], list[Handle]]:
-    """Tables in processes of their own, each with a drawer; none where every learner has its table beside it."""
+    """Add tables in processes of their own, each with a drawer; gives tables and drawers. Both are empty if each
+    learner has a table in its own process."""
     wiring, sinks, drawers = x.wiring, [], []
     if wiring.experience == "shared" and wiring.learners > 1:
         parts = {"table": x}
@@ -35,7 +36,7 @@ def add_tables(program: Program, x: Parts) -> tuple[list[Handle], list[Handle]]:
 
 
 def add_draws(program: Program, x: Parts, drawers: list[Handle], learner: int) -> Handle:
-    """Where a learner draws from all of these tables."""
+    """Add the node through which one learner draws from the tables behind these drawers."""
     name = f"draws/{learner}" if learner else "draws"
     if x.wiring.experience == "shared":
         return program.add("draws", Draws, drawers, name, [x.of_one_learner.experience.batch])
@@ -45,11 +46,12 @@ def add_draws(program: Program, x: Parts, drawers: list[Handle], learner: int) -
 
 
 def _quotas(x: Parts) -> list[int]:
-    """Items of each shard in every batch of lock step: what its actors make."""
+    """In lock step: items of each shard in every batch, which are those that its actors make."""
     return [x.of_shard(k).experience.batch for k in range(x.wiring.shards)]
 
 
 def _refuse_what_cannot_be_divided(x: Parts) -> None:
+    """Refuse shards of a queue with replay, and shards of lock step whose shares do not add up to the batch."""
     store, shards, batch = x.experience.store, x.wiring.shards, x.experience.batch
     if shards and store.drawn_once and store.replay_share:
         raise UserError(

@@ -1,4 +1,4 @@
-"""Assembly: what a wiring is, and the parts that a program is built from."""
+"""Assembly: what a wiring is (`Wiring`), and the parts that an architecture builds a program from (`Parts`)."""
 
 from cavalcade.assembly.origin import Origin
 from cavalcade.assembly.parts import Parts

@@ -1,7 +1,7 @@
-"""Beginning from another run's policy: its parameters and normalisers, in a network that has to be the same.
+"""The origin of a run: another policy whose params and statistics it begins with. Both need the same network.
 
-Everything else of the new run is its own: optimiser, schedules, counters, experience. A target network begins as a
-copy.
+Everything else of the new run is its own: optimiser, schedules, counters, experience. A target begins as a copy of the
+params.
 """
 
 from dataclasses import asdict, dataclass
@@ -17,21 +17,21 @@ from cavalcade.networks import Model
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout, Tree, named
 
-# what makes a network, of whatever algorithms have it
+# settings that shape a network; an algorithm has some of them
 NETWORK = ("hidden", "activation", "convolution", "shared", "memory", "dueling", "normalise_observations")
 
 
 @dataclass(frozen=True)
 class Origin:
-    """A policy that learners begin with."""
+    """The policy that learners begin with."""
 
     params: np.ndarray  # [size]
-    statistics: Tree  # of the normalisers that the policy had
+    statistics: Tree  # of the policy's normalisers
 
     @classmethod
     def load(cls, path: str | Path, algorithm: Algorithm, model: Model, custom_network: bool) -> "Origin":
-        """From a run folder or a policy folder. What was made with another network than this algorithm's is refused.
-        `custom_network`: the user's own module is part of it."""
+        """Read the policy of a run folder or a policy folder; refused if its network is not that of `model`.
+        `custom_network`: whether this run uses a network of the user's own."""
         folder = folder_of(path)
         about, arrays = read(folder)
         with intact(folder):
@@ -50,7 +50,7 @@ class Origin:
 def _check_same_network(
     path: str | Path, about: dict, params: Tree, algorithm: Algorithm, model: Model, custom_network: bool
 ) -> None:
-    """By what the user can change: the module, the algorithm, its settings."""
+    """Refuse another network, naming what the user can change: network=..., the algorithm, or one of its settings."""
     if about["custom_network"] != custom_network:
         had = "a network of your own; give it with network=..." if about["custom_network"] else "no network of your own"
         raise UserError(f"The policy in {path} was made with {had}.")
@@ -73,7 +73,7 @@ def _check_same_network(
 
 
 def _plain(value: object) -> object:
-    """Lists of a JSON file are tuples here."""
+    """The value with a tuple for a list, because JSON has no tuples."""
     return tuple(value) if isinstance(value, list) else value
 
 
@@ -82,5 +82,5 @@ def _shown(value: object) -> str:
 
 
 def _heads(model: Model, params: Tree) -> str:
-    """What the network gives, as words."""
+    """The heads of a network, in words for a message."""
     return " and ".join(sorted({model.part_of(path) for path, _ in named(params)} - {"shared", "memory"}))

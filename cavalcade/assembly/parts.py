@@ -1,7 +1,7 @@
 """What an experiment hands to an architecture: how to make a policy, environments, a learner and a table.
 
-Plain data with methods, so that a node can be built from it in any process. An architecture decides who gets which part
-and how they are wired; it never learns which algorithm or backend is inside.
+Parts are plain data with methods, so that a node can be built from them in any process. An architecture decides which
+node gets which part and how nodes are wired; it never looks at which algorithm or backend is inside.
 """
 
 from collections.abc import Callable
@@ -30,27 +30,29 @@ from cavalcade.tree import take
 
 @dataclass(frozen=True)
 class Parts:
+    """Everything that the nodes of one run are made from."""
+
     algorithm: Algorithm
     spec: EnvSpec
-    environment: Any  # id, or a callable that makes one
+    environment: Any  # what `envs.make` takes: an id, a function or an object
     backend: str
     envs: int  # environments of each actor
     actors: int
-    steps: int
+    steps: int  # environment steps of the whole run
     seed: int
     acts_in: str = "auto"  # auto, numpy, backend
     threads: int = 1
     options: dict = field(default_factory=dict)  # for the environment
     network: Callable[[EnvSpec], Network] | None = None  # a user's own torso
     storage: str = "memory"  # of replay: memory, file, compressed
-    writers: str = "here"  # of the table: here in its process, beside it in others, or away on other machines
-    device: str = "auto"  # auto, cpu, cuda, mps: of the learner; actors act on the CPU
-    wiring: Wiring = SYNC  # of the table of architectures
-    part: Experience | None = None  # of the algorithm's experience, where this is about one shard
-    origin: Origin | None = None  # another policy, whose parameters learners begin with
+    writers: str = "here"  # of a table: here in its process, beside it in others, or away on other machines
+    device: str = "auto"  # of the learner: auto, cpu, cuda, mps; actors act on the CPU
+    wiring: Wiring = SYNC
+    part: Experience | None = None  # the share of one shard, in the place of the algorithm's own
+    origin: Origin | None = None  # the policy that learners begin with
 
     def __getstate__(self) -> dict:
-        """What is worked out from the rest is worked out again elsewhere; ids that only this process knows go along."""
+        """The fields only, as cached values are computed again elsewhere; and the ids that only this process knows."""
         state = {field.name: getattr(self, field.name) for field in fields(self)}
         return {**state, "ids": carried.pack(self.environment)}
 
@@ -59,7 +61,7 @@ class Parts:
         self.__dict__.update(state)
 
     def but(self, **changes: Any) -> "Parts":
-        """With these changed, none of which concerns the model: it is made once."""
+        """A copy with these fields changed, and the same model: only for fields on which the model does not depend."""
         made = replace(self, **changes)
         if "model" in self.__dict__:
             made.__dict__["model"] = self.model
@@ -67,17 +69,17 @@ class Parts:
 
     @property
     def of_one_learner(self) -> "Parts":
-        """With a learner's share of the actors and of the run."""
+        """The parts of one learner: with its share of the actors and of the steps of the run."""
         learners = self.wiring.learners
         return self.but(actors=max(1, self.actors // learners), steps=self.steps // learners)
 
     @property
     def of_actors(self) -> "Parts":
-        """Without parameters: actors ask for them before their first step."""
+        """The parts of actors: without the origin's params, for which they ask a learner before their first step."""
         return self.but(origin=None)
 
     def of_shard(self, shard: int) -> "Parts":
-        """With a shard's actors, and their share of what may wait."""
+        """The parts of one shard: with its actors, and their share of the table's size and batch."""
         whole, actors = self.experience, len(range(shard, self.actors, self.wiring.shards))
         if not actors:
             raise UserError(
@@ -90,11 +92,12 @@ class Parts:
 
     @property
     def lock_step(self) -> bool:
-        """Whether the algorithm bears no policy lag: nobody acts before what was drawn has been learned from."""
+        """Whether the algorithm allows no policy lag: nobody acts before what was drawn has been learned from."""
         return self.algorithm.max_lag == 0
 
     def shared_learner(self) -> Learner:
-        """For parameters that all learners change: each of their updates is one of its own."""
+        """The learner behind params that all learners change, on servers or in shared memory. It applies the updates of
+        all of them, so its schedules span the steps of the whole run."""
         return self.of_one_learner.but(steps=self.steps).learner()
 
     @cached_property
@@ -103,51 +106,56 @@ class Parts:
 
     @property
     def experience(self) -> Experience:
-        """With the batch in items: a queue's default is one unroll from every environment."""
+        """The experience with its batch in items, where 0 stands for one item from every environment."""
         declared = self.part or self.algorithm.experience()
         return replace(declared, batch=declared.batch or self.envs * self.actors)
 
     @property
     def prefetch(self) -> bool:
-        """For the learner: whether a batch may be drawn while the one before it is learned. A draw makes room, and
-        actors would act on it with parameters that are about to change: not in lock step, nor where one process makes
-        runs that can be repeated."""
+        """Whether the learner may draw a batch while it learns from the one before. A draw makes room, which actors
+        fill with params that are about to change: so not in lock step. And a thread would make runs of one process
+        differ: so not there either."""
         return self.writers != "here" and self.experience.store.ahead and not self.lock_step
 
     @property
     def learner_device(self) -> str:
-        """Small networks are dominated by the cost of calls, which a CPU answers soonest."""
+        """`device`, but `auto` is the CPU for small networks: they spend most time on calls, which cost least there."""
         return "cpu" if self.device == "auto" and self.model.small else self.device
 
     @property
     def acts_in_numpy(self) -> bool:
+        """Whether policies compute in NumPy and not on the backend; a user's own network has to use its backend."""
         if self.model.backend:
             return False
         return self.model.small if self.acts_in == "auto" else self.acts_in == "numpy"
 
     @property
     def learner_imports(self) -> tuple[str, ...]:
+        """Modules that the process of a learner needs and that take long to import."""
         return (backends.module_of(self.backend),)
 
     @property
     def policy_imports(self) -> tuple[str, ...]:
+        """The same for the process of a policy."""
         return () if self.acts_in_numpy else self.learner_imports
 
     def policy(self) -> Policy:
-        """Actors that have the cores to themselves use as many threads as the learner; beside others, one each."""
+        """A policy with fresh params. If all nodes share one process it uses as many threads as the learner; otherwise
+        each policy uses one thread, because many processes share the cores."""
         threads = 1 if self.writers != "here" else self.threads
         backend = None if self.acts_in_numpy else backends.load(self.backend, threads)
         params = self.model.init(np.random.default_rng((self.seed, 0)))
         made = Policy(self.algorithm, self.model, params, self.model.statistics(), backend)
-        made.version = -1  # older than any of the learner's, which may have begun with others
+        made.version = -1  # older than all params of a learner, so that actors ask for those before they act
         return made
 
     def environments(self, actor: int, incarnation: int = 0) -> Environments:
-        """`incarnation`: how often this actor was built before; each time its episodes begin from other seeds."""
+        """The environments of one actor. `incarnation`: how often it was built before; this changes its seeds."""
         seed = self.seed if not incarnation else stream_seed(self.seed, incarnation)
         return envs.make(self.environment, self.envs, seed, actor, **self.options)
 
     def learner(self) -> Learner:
+        """A learner whose schedules span the updates that `steps` environment steps lead to."""
         backend = backends.load(self.backend, self.threads, self.learner_device)
         places = self.experience.item.places(self.steps, self.spec.time_limit)
         updates = max(1, self.algorithm.updates(places, self.envs * self.actors))
@@ -157,32 +165,36 @@ class Parts:
         return made
 
     def table(self) -> Table:
+        """The table that these actors fill, with its memory."""
         return self.experience.store.table(self.signature, self.plan.sizes, self.seed, **self.allocate())
 
     @cached_property
     def signature(self) -> Signature:
+        """What one item of the table holds."""
         carry = take(self.model.carry(1), 0) if self.model.recurrent else {}
         return self.experience.item.signature(self.spec, carry, self.algorithm.extras(self.spec))
 
     @property
     def storage_kind(self) -> str:
-        """What is drawn once is small and lies in memory."""
+        """Where the table lies. `storage` is for replay; a queue is small and always lies in memory."""
         return self.storage if self.plan.sizes.replay else "memory"
 
     @cached_property
     def plan(self) -> TablePlan:
-        """Of the table that these actors fill."""
+        """The sizes of the table that these actors fill."""
         about = (self.experience, self.signature, self.envs, self.actors, self.wiring)
         return TablePlan.of(*about, one_process=self.writers == "here", shard=self.part is not None)
 
     @property
     def table_bytes(self) -> int:
+        """Bytes of the table, or of all shards together."""
         if self.wiring.experience == "shards" and not self.part:
             return sum(self.of_shard(k).table_bytes for k in range(self.wiring.shards))
         return self.plan.bytes
 
     def require_memory(self) -> None:
-        """Refuse tables that do not fit. How much smaller compressed frames become is not known beforehand."""
+        """Refuse tables that do not fit into memory or onto the disk. Compressed ones are not checked: how much smaller
+        frames become is not known beforehand."""
         if self.writers == "beside" and self.storage_kind != "memory":
             raise UserError(
                 f"--storage {self.storage} needs --runtime inprocess: other processes write to memory only."
@@ -192,7 +204,7 @@ class Parts:
             require(self.table_bytes, self.plan.items, kind)
 
     def allocate(self) -> dict[str, Any]:
-        """Where the items and their rows lie, as tables want to be told."""
+        """The memory of items and rows, as keyword arguments of `Table`."""
         self.require_memory()
         compressed = self.storage_kind == "compressed"
         memory = Memory("shared" if self.writers == "beside" else self.storage_kind.replace("compressed", "memory"))

@@ -1,4 +1,4 @@
-"""A wiring: who acts and where, where experience waits, how updates are combined. Architectures are named wirings."""
+"""A wiring: who acts where, where experience waits, how updates are combined. Architectures are named wirings."""
 
 from dataclasses import dataclass
 
@@ -13,18 +13,21 @@ CHOICES = {
 
 @dataclass(frozen=True)
 class Wiring:
+    """The choices of one wiring; combinations that contradict themselves are refused with a sentence."""
+
     acting: str = "local"  # local: with the environments; central: one policy answers many environment workers
-    experience: str = "shared"  # shared: one table; shards: several, each with some actors, drawn from as one by all
-    # learners; bundled: one with each learner and its actors
+    # shared: one table; shards: several, each with some of the actors, drawn from as one by all learners; bundled: one
+    # with each learner and its actors
+    experience: str = "shared"
     updates: str = "own"  # own, allreduce, parameter-server, hogwild
     learners: int = 1
-    shards: int = 0  # tables of --experience shards, in processes of their own
-    predictors: int = 0  # of central acting, in processes of their own; 0 is one beside each learner
-    servers: int = 1  # slices of the parameter server
-    stragglers: int = 0  # gradients that an all-reduce may do without
-    max_staleness: int = 100  # updates after which a parameter server drops a gradient
-    adjust_every: float = 0.0  # seconds between changes of how many predictors, learners and workers are active
-    together: bool = False  # each learner in one process with its actors, where every learner has its own
+    shards: int = 0  # tables of --experience shards, each in a process of its own
+    predictors: int = 0  # central actors in processes of their own; 0 is one beside each learner
+    servers: int = 1  # of --updates parameter-server, each with a slice of the params
+    stragglers: int = 0  # gradients that an all-reduce may leave out of each update
+    max_staleness: int = 100  # a server drops gradients of params that are more updates old than this
+    adjust_every: float = 0.0  # seconds between changes of how many nodes are active; 0 never changes it
+    together: bool = False  # each learner shares a process with its actors; for --experience bundled
 
     def __post_init__(self) -> None:
         require_one_of(self, **CHOICES)

@@ -1,8 +1,8 @@
 """Environments from whatever the user has: an id, a function or its name, or an environment that is made already.
 
-Ids and functions that make single environments run in `EnvironmentLoop`, which can replay its episodes;
-vector environments, Atari among them, go through `VectorAdapter`. Everything a user can get wrong here is
-said in one sentence, because this is the first thing a new user touches.
+Single environments run in `EnvironmentLoop`, which can replay its episodes; vector environments, Atari among them, go
+through `VectorAdapter`. Everything a user can get wrong here is refused with one sentence, because this is the first
+thing a new user touches.
 """
 
 import functools
@@ -51,8 +51,9 @@ def make(environment: Any, count: int, seed: int, actor: int = 0, render: bool =
     """`count` copies of `environment`, whose random streams depend on `seed`, `actor` and nothing else.
 
     `environment` is a Gymnasium id ('CartPole-v1', 'ALE/Pong-v5', 'package.module:Id-v0'), a function that makes an
-    environment or a vector environment, the name of one ('package.module:function'), or an environment that is made
-    already, which stays the caller's to close. `options` go to the id or to the function.
+    environment or a vector environment, the name of such a function ('package.module:function'), or an environment that
+    is made already, which stays the caller's to close. `options` are arguments for the id or the function. `render`:
+    make environments that can draw themselves.
     """
     if count < 1 or seed < 0 or actor < 0:
         raise UserError("Environments need a count of at least 1, and a seed and an actor that are not negative.")
@@ -89,6 +90,7 @@ def make(environment: Any, count: int, seed: int, actor: int = 0, render: bool =
 
 
 def _wrap(made: list, name: str, count: int, seed: int, actor: int, borrowed: bool = False) -> Environments:
+    """One vector environment, or single environments, as `Environments`. `borrowed`: the caller closes them."""
     if isinstance(made[0], VectorEnv):
         if made[0].num_envs != count:
             raise UserError(
@@ -109,7 +111,7 @@ def _wrap(made: list, name: str, count: int, seed: int, actor: int, borrowed: bo
 
 
 def _name_of(env: Any) -> str:
-    """The id it was made by, or its class; of a plain vector of environments, theirs."""
+    """The id that an environment was made by, or its class; of a SyncVectorEnv, the name of its first environment."""
     spec, inside = getattr(env, "spec", None), getattr(env, "unwrapped", env)
     if spec is None and isinstance(inside, SyncVectorEnv):
         return _name_of(inside.envs[0])
@@ -117,7 +119,7 @@ def _name_of(env: Any) -> str:
 
 
 def _first(maker: Callable[[], Any]) -> Any:
-    """Made with what is known here, or else with the ids that whoever started this process knows."""
+    """Make an environment; if its id is unknown here, with the ids of the process that started this one."""
     try:
         return maker()
     except gym.error.UnregisteredEnv:
@@ -127,13 +129,13 @@ def _first(maker: Callable[[], Any]) -> Any:
 
 
 def _called(environment: Any) -> str:
-    """Before there is one: the id, or the name of the function, be it a part of `functools.partial`."""
+    """The name of an environment that could not be made: its id, or that of the function, inside a partial or not."""
     function = getattr(environment, "func", environment)
     return environment if isinstance(environment, str) else getattr(function, "__name__", type(function).__name__)
 
 
 def _call_options(function: Callable, count: int, render: bool, options: dict[str, Any]) -> dict[str, Any]:
-    """A function is told how many copies to make, and to render, if it has parameters for that."""
+    """Arguments for the user's function: the options, and `num_envs` and `render_mode` if it has these parameters."""
     try:
         parameters = inspect.signature(function).parameters
     except (TypeError, ValueError):  # a builtin without a signature

@@ -1,12 +1,11 @@
-"""Any Gymnasium vector environment, whatever its autoreset mode, as the one step record of `vector.Step`.
+"""Any Gymnasium vector environment, whatever its autoreset mode, as `Environments` whose steps are `step.Step`.
 
-- NEXT_STEP ends an episode in one step and resets in the next, which ignores its action: that step is not
-  valid.
-- SAME_STEP resets at once and hides the final observation in its infos: it is put back as the successor.
+- NEXT_STEP ends an episode in one step and resets in the next, which ignores its action: that step is not valid.
+- SAME_STEP resets at once and hides the final observation in its infos: the adapter makes it the successor again.
 - DISABLED never resets: the adapter does, only where an episode ended.
 
-A vector environment whose whole state lies in plain attributes is saved and restored exactly (`attributes.py`); others
-keep it to themselves, so a restored one begins new episodes from new seeds.
+A vector environment whose whole state lies in plain attributes is saved and restored exactly (`attributes.py`). The
+state of others cannot be read, so after a restore they begin new episodes from new seeds.
 """
 
 from dataclasses import replace
@@ -29,10 +28,12 @@ from cavalcade.failures import EnvironmentFailed
 from cavalcade.specs import MASK
 from cavalcade.step import FinishedEpisode, Step
 
-TRIED = 16  # steps, after the first reset: whether the same attributes lead to the same steps
+TRIED = 16  # steps after the first reset that are made twice, to see whether saved attributes repeat them
 
 
 class VectorAdapter:
+    """A Gymnasium vector environment as `Environments`."""
+
     def __init__(
         self,
         env: VectorEnv,
@@ -42,7 +43,8 @@ class VectorAdapter:
         reuses_buffers: bool = True,
         borrowed: bool = False,
     ) -> None:
-        """`reuses_buffers`: it may write into arrays it returned before. `borrowed`: whoever made it closes it."""
+        """`reuses_buffers`: the environment may write into arrays that it returned before, so they are copied.
+        `borrowed`: the user made the environment and closes it."""
         self._env, self._name, self._borrowed = env, name, borrowed
         self._mode = autoreset_mode(env, name)
         self._seed = (seed, actor)
@@ -57,8 +59,8 @@ class VectorAdapter:
         self._episode = np.zeros(self.count, np.int64)
         self._length = np.zeros(self.count, np.int64)
         self._total = np.zeros(self.count, np.float64)
-        self._resetting = np.zeros(self.count, bool)  # NEXT_STEP: these ignore the coming action
-        self._inspected = False  # whether the last step was
+        self._resetting = np.zeros(self.count, bool)  # NEXT_STEP: these ignore the next action and reset
+        self._inspected = False  # whether the last step was inspected
 
         space = env.single_observation_space
         self._inspector = Inspector(name, space, self._place)
@@ -78,9 +80,9 @@ class VectorAdapter:
         return self._inspector.remarks
 
     def _reset_seed(self) -> int:
-        """Only for whole resets: seeding costs ale-py 0.2 s for each game, because it loads the game again.
-        Below 2**30: vector environments add the index to it, and some keep it in a signed 32-bit
-        integer."""
+        """The seed for a reset of all environments; resets of some have none, because seeding costs ale-py 0.2 s for
+        each game, which it loads again. Below 2**30, because vector environments add an index to the seed and some
+        keep the sum in a signed 32-bit integer."""
         return stream_seed(*self._seed, self._resets) >> 2
 
     def reset(self) -> tree.Tree:
@@ -93,12 +95,13 @@ class VectorAdapter:
         return self._observation
 
     def _begin(self) -> None:
+        """Reset all environments."""
         raw, self.info = self._reset(seed=self._reset_seed())
         self._observation = self._encode(raw)
         self._check(self._observation)
 
     def _repeats(self) -> bool:
-        """Whether the environment can be saved. Afterwards it begins as if that had not been tried."""
+        """Whether saved attributes repeat `TRIED` steps exactly. Afterwards the environment begins as if untouched."""
         random = np.random.default_rng(0)
         drawn = [random_actions(self.spec, self._observation, self.count, random) for _ in range(TRIED)]
         repeats = attributes.repeats(self._env, [*map(self._decoder.batch, drawn)], self._encoder.batch)
@@ -107,18 +110,19 @@ class VectorAdapter:
         return repeats
 
     def _reset(self, **how: Any) -> tuple[Any, dict]:
+        """The environment's own reset, with what it returns checked and its errors explained."""
         try:
             result = self._env.reset(**how)
         except Exception as error:
             self._explain(error)
             raise self._failed(error, "in reset()") from error
         protocol.check_reset(result, self._name, self._place, 0)
-        if "seed" in how:  # else only some of its rows mean anything
+        if "seed" in how:  # else only some environments were reset, and the other rows mean nothing
             self._inspect(result[0])
         return result
 
     def _act(self, action: np.ndarray) -> tuple:
-        """What the environment returns, looked at now and then."""
+        """The environment's own step; what it returns is inspected now and then (`inspector.py`)."""
         self._last_action = action
         try:
             result = self._env.step(action)
@@ -136,14 +140,14 @@ class VectorAdapter:
         try:
             return self._encoder.batch(batch, self.info)
         except MISTAKES:
-            self._inspect(batch)  # says what is wrong with it
+            self._inspect(batch)  # raises a sentence on what is wrong with the batch
             raise
 
     def _inspect_rows(self) -> None:
-        """Gymnasium's SyncVectorEnv casts observations to their space, and keeps what they were."""
+        """Inspect observations as they were before Gymnasium's SyncVectorEnv, which keeps them, cast them."""
         kept = getattr(self._env, "_env_obs", None)
         if isinstance(kept, (list, tuple)) and len(kept) == self.count:
-            rows = [row for row in range(self.count) if kept[row] is not None]  # None: not reset yet
+            rows = [row for row in range(self.count) if kept[row] is not None]  # None: it was not reset yet
             self._inspector.check_rows([kept[row] for row in rows], rows)
 
     def _inspect(self, batch: Any) -> None:
@@ -151,7 +155,8 @@ class VectorAdapter:
         self._inspector.check_batch(batch, range(self.count))
 
     def _explain(self, error: Exception) -> None:
-        """Where Gymnasium fails to cast observations, what they were says more than its error."""
+        """Raise a sentence instead of `error` where one is known. If Gymnasium failed to cast observations, the
+        observations themselves say more than its error."""
         if isinstance(error, UserError):
             raise error
         if isinstance(error, MISTAKES):
@@ -204,6 +209,7 @@ class VectorAdapter:
         )
 
     def _finish(self, ended: np.ndarray) -> list[FinishedEpisode]:
+        """The episodes that ended [N], whose counters begin again."""
         rows = np.flatnonzero(ended)
         told = (rows.tolist(), self._total[rows].tolist(), self._length[rows].tolist())
         episodes = list(map(FinishedEpisode, *told))
@@ -213,6 +219,7 @@ class VectorAdapter:
         return episodes
 
     def _next_step_first(self, ended: np.ndarray) -> np.ndarray:
+        """NEXT_STEP: where [N] an episode began in this step, which is where one ended in the step before."""
         first, self._resetting = self._resetting, ended
         if np.count_nonzero(first & ended):
             raise BadEnvironment(
@@ -223,7 +230,7 @@ class VectorAdapter:
         return first
 
     def _with_final_rows(self, current: tree.Tree, ended: np.ndarray) -> tree.Tree:
-        """SAME_STEP: the true successors, taken out of the infos."""
+        """SAME_STEP: the true successors [N, ...], those of ended episodes taken out of the infos."""
         final_info = self.info.get("final_info")
         final = final_observations(self.info, self._name)
         rows = np.flatnonzero(ended).tolist()
@@ -238,7 +245,8 @@ class VectorAdapter:
         return replaced(current, rows, rows_of_final)
 
     def _reset_rows(self, observation: tree.Tree, ended: np.ndarray) -> tree.Tree:
-        """DISABLED: begin the next episodes where one ended; the other rows of such a reset mean nothing."""
+        """DISABLED: begin the next episode where one ended; gives the observations [N, ...] to act on next. In what
+        such a reset returns, the rows of the other environments mean nothing."""
         raw, info = self._reset(options={"reset_mask": ended.copy()})
         rows = np.flatnonzero(ended).tolist()
         if self._inspected:
@@ -251,6 +259,7 @@ class VectorAdapter:
         self._sentinel.check_mask(observation, terminated)
 
     def _place(self, row: int) -> str:
+        """Where environment `row` is, in words for a message."""
         place = f"environment {row}, episode {self._episode[row]}, step {self._length[row]}"
         if self._length[row] and self._decoder.kind == "box" and not np.isfinite(self._last_action[row]).all():
             place += " (the policy's action was not finite either)"

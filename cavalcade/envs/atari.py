@@ -1,15 +1,13 @@
-"""Atari games through ale-py's own vector environment: preprocessing in C++ threads, nothing to wrap in
-Python.
+"""Atari games through ale-py's own vector environment: preprocessing in C++ threads, nothing to wrap in Python.
 
-The preprocessing is that of the DQN paper: grey 84x84 frames, four stacked (channels first, uint8), every
-action repeated four times with a maximum over the last two frames, up to 30 no-ops at the start, FIRE
-pressed where a game waits for it, no sticky actions. Rewards stay raw: clipping them is the learner's
-business, or scores would be lost.
+The preprocessing is that of the DQN paper: grey 84x84 frames, four stacked (channels first, uint8), every action
+repeated four times with a maximum over the last two frames, up to 30 no-ops at the start, FIRE pressed where a game
+waits for it, no sticky actions. Rewards stay raw: the learner clips them, otherwise scores would be lost.
 
-Of ale-py's two ways to end an episode with a life, `episodic_life=True` restarts the game, so the agent
-never sees a second life. `life_loss_info=True` is the one of the DQN paper: a lost life is a terminal state
-for learning while the game goes on. It is done here, from the number of lives, because ale-py's own gives a
-wrong final observation for it (0.12, same-step); and a `FinishedEpisode` still means a whole game.
+Of ale-py's two ways to end an episode with a life, `episodic_life=True` restarts the game, so the agent never sees a
+second life. `life_loss_info=True` is that of the DQN paper: a lost life is a terminal state for learning while the game
+goes on. It is computed here, from the number of lives, because ale-py gives a wrong final observation for it (0.12,
+same-step). A `FinishedEpisode` still means a whole game.
 """
 
 import dataclasses
@@ -39,6 +37,8 @@ PREPROCESSING: dict[str, Any] = {
 
 
 class AtariEnvironments(VectorAdapter):
+    """`count` copies of one Atari game. `life_loss_info`: a lost life is terminal; `options` are ale-py's."""
+
     def __init__(
         self,
         game_id: str,
@@ -71,12 +71,13 @@ class AtariEnvironments(VectorAdapter):
         return step
 
     def render(self) -> np.ndarray | None:
-        """What the agent sees: the newest frame. The vector environment gives no other picture."""
+        """The newest frame that the agent sees: the vector environment gives no other picture."""
         frame = self._observation[0, -1]
         return np.repeat(frame[..., None], 3, axis=-1) if frame.ndim == 2 else frame
 
 
 def _vector_env(game_id: str, count: int, options: dict[str, Any]) -> gym.vector.VectorEnv:
+    """ale-py's vector environment of this game, with `PREPROCESSING` as far as `options` do not change it."""
     try:
         import ale_py
         from ale_py.vector_env import AtariVectorEnv

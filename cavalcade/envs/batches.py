@@ -1,5 +1,5 @@
-"""What vector environments give for all of their environments at once: which convention of Gymnasium it follows, and
-parts of it."""
+"""Reading what a vector environment gives for all of its environments at once: its autoreset mode, final observations,
+and single rows."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,13 +11,14 @@ from cavalcade import tree
 from cavalcade.errors import BadEnvironment
 from cavalcade.specs import MASK
 
-FINAL_KEYS = ("final_obs", "final_observation")  # since Gymnasium 1.1; before
+FINAL_KEYS = ("final_obs", "final_observation")  # the name since Gymnasium 1.1, and the name before
 
 
 def autoreset_mode(env: VectorEnv, name: str) -> AutoresetMode:
+    """How the vector environment begins its next episodes, as it declares."""
     mode = getattr(env.unwrapped, "autoreset_mode", None)
-    # `VectorEnv.metadata` is one dict for all classes without their own, and some environments write their
-    # mode into it: what it says may be another environment's.
+    # All classes without metadata of their own share the dict `VectorEnv.metadata`, and some environments write their
+    # mode into it: so what that dict says may be the mode of another environment.
     if mode is None and env.metadata is not VectorEnv.metadata:
         mode = env.metadata.get("autoreset_mode")
     try:
@@ -31,7 +32,7 @@ def autoreset_mode(env: VectorEnv, name: str) -> AutoresetMode:
 
 
 def final_observations(info: dict, name: str) -> Any:
-    """Those of episodes that ended in the step in which the next ones began (SAME_STEP)."""
+    """SAME_STEP: the final observations of the episodes that ended in this step, out of its infos."""
     for key in FINAL_KEYS:
         if key in info:
             return info[key]
@@ -42,7 +43,7 @@ def final_observations(info: dict, name: str) -> Any:
 
 
 def replaced(observation: tree.Tree, rows: list[int], values: tree.Tree) -> tree.Tree:
-    """A copy of [N, ...] with other values in some rows."""
+    """A copy of [N, ...] with `values` [M, ...] in these M rows."""
 
     def replace(array: np.ndarray, new: np.ndarray) -> np.ndarray:
         copy = array.copy()
@@ -53,7 +54,7 @@ def replaced(observation: tree.Tree, rows: list[int], values: tree.Tree) -> tree
 
 
 def take(batch: Any, rows: Sequence[int]) -> Any:
-    """Some rows of what a vector environment gave for an observation."""
+    """These rows of the observations [N, ...] of a vector environment, in its own nesting of dicts and tuples."""
     if isinstance(batch, dict):
         return {key: take(part, rows) for key, part in batch.items()}
     if isinstance(batch, tuple):
@@ -66,7 +67,7 @@ def as_info(info: Any) -> dict:
 
 
 def mask_of_row(info: Any, row: int) -> dict:
-    """Only the mask of one environment is ever read from its final info."""
+    """The mask of one environment out of the final infos: nothing else is read from them here."""
     if isinstance(info, dict):
         return {MASK: info[MASK][row]} if MASK in info else {}
     return as_info(info[row]) if info is not None else {}  # an array of dicts, before Gymnasium 1.0

@@ -1,8 +1,8 @@
-"""Which copies an actor steps: so many single environments, or one vector environment that Gymnasium has for them.
+"""Which copies an actor steps: single environments, or one vector environment that Gymnasium has in their place.
 
 An id may have a vector form (Gymnasium calls it a vector entry point): the same environment, written for many copies at
-once, which steps thousands of them in the time of a few. It is used where it means the same as single copies, as far as
-that can be seen before a run; otherwise the single ones are, and the line at the start of a run says why.
+once, which steps thousands of them in the time of a few. It is used where, as far as can be seen before a run, it means
+the same as single copies; otherwise single copies are used, and the line at the start of a run says why.
 """
 
 import dataclasses
@@ -20,20 +20,23 @@ from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.envs.names import named
 from cavalcade.specs import EnvSpec
 
-MANY = 64  # copies of each actor, from which on the vector form is used
-WRONG = "gymnasium.envs.phys2d."  # where all copies stand still while one of them begins an episode (Gymnasium 1.4)
+MANY = 64  # copies of an actor from which on the vector form is used
+WRONG = "gymnasium.envs.phys2d."  # there all copies stand still while one begins an episode (Gymnasium 1.4)
 
 SINGLY, TOGETHER = ", stepped one by one", " in their vector form"
 UNSAVED = ", which cannot be saved: a resumed run begins new episodes"
 
 
 class Copies(NamedTuple):
-    environment: Any  # what `envs.make` makes them from
-    told: str = ""  # how they are stepped, for the line at the start of a run; nothing where there is no choice
+    """What an actor steps."""
+
+    environment: Any  # what `envs.make` makes the copies from
+    told: str = ""  # how they are stepped, for the line at the start of a run; empty if there was no choice
 
 
 def copies_of(environment: Any, spec: EnvSpec, count: int, wanted: str, options: Mapping[str, Any]) -> Copies:
-    """`spec`: of a single one. `wanted`: 'auto' or 'never'. `options`: for the environment."""
+    """Choose between `count` single copies and their vector form. `spec`: of a single copy. `wanted`: the value of
+    --vector, 'auto' or 'never'. `options`: of the environment."""
     registered = _registered(environment) if wanted == "auto" and count >= MANY else None
     if registered is None or registered.vector_entry_point is None:
         return Copies(environment)
@@ -43,7 +46,7 @@ def copies_of(environment: Any, spec: EnvSpec, count: int, wanted: str, options:
     try:
         tried = VectorAdapter(maker(MANY, **options), environment, seed=0)
         tried.close()
-    except Exception as error:  # single ones were made before, so there is something to go on with
+    except Exception as error:  # single copies were made before, so the run can use them
         return Copies(environment, f"{SINGLY}: their vector form fails ({type(error).__name__}: {error})")
     if dataclasses.replace(tried.spec, environment=spec.environment) != spec:
         return Copies(environment, f"{SINGLY}: their vector form has other spaces or another time limit")
@@ -51,7 +54,7 @@ def copies_of(environment: Any, spec: EnvSpec, count: int, wanted: str, options:
 
 
 def make_vector(name: str, num_envs: int, **options: Any) -> VectorEnv:
-    """By its vector entry point, with the time limit of the options or of the id."""
+    """`num_envs` copies by the vector entry point of an id, with the time limit of the options or of the id."""
     registered = gym.spec(str(named(name)))
     limit = options.pop("max_episode_steps", registered.max_episode_steps)
     limited = dataclasses.replace(registered, max_episode_steps=limit)
@@ -59,13 +62,13 @@ def make_vector(name: str, num_envs: int, **options: Any) -> VectorEnv:
 
 
 def _registered(environment: Any) -> Registered | None:
-    """What Gymnasium knows of an id; Atari games are vector environments in any case (`atari.py`)."""
+    """What Gymnasium knows of an id; None for Atari games, which are vector environments in any case (`atari.py`)."""
     known = named(environment) if isinstance(environment, str) else None
     return gym.registry.get(known) if isinstance(known, str) and not known.startswith("ALE/") else None
 
 
 def _difference(registered: Registered, options: Mapping[str, Any]) -> str:
-    """Why the vector form would not mean the same, as far as its declaration tells; empty if it would."""
+    """Why the vector form would not mean the same as single copies, as far as its declaration tells; else empty."""
     entry: Any = registered.vector_entry_point
     if isinstance(entry, str) and entry.startswith(WRONG):
         return "in their vector form all stand still while one of them begins an episode"

@@ -1,8 +1,7 @@
 """From Gymnasium's observations and infos to trees of arrays, and from our actions to Gymnasium's.
 
-The walk over a space is done once and leaves functions behind, so that a step costs one array creation per
-leaf. Action masks end up in one place whatever their source: under `specs.MASK`, one flat row of 0 and 1
-per choice.
+A space is walked over once, which makes functions that build its trees, so that a step costs one new array for each
+leaf. Action masks always end up under `specs.MASK`, wherever they came from: [N, choices] of 0 and 1.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,8 +19,7 @@ Builder = Callable[[Any], tree.Tree]
 
 
 class Encoder:
-    """The observations of one environment as trees; `info_mask` when its infos say which actions are
-    legal."""
+    """Turns observations of one kind of environment into trees of arrays [N, ...], with a mask where there is one."""
 
     def __init__(
         self,
@@ -32,7 +30,8 @@ class Encoder:
         place: Callable[[int], str],
         copy: bool = True,
     ):
-        """`place`: a row in words."""
+        """`info_mask`: whether infos say which actions are legal. `place`: where an environment is, in words for a
+        message. `copy`: whether batches are copied, because a vector environment may write into them again."""
         self._place = place
         action_leaf = action_spec(action)
         tree_spec = observation_spec(observation)
@@ -60,7 +59,7 @@ class Encoder:
         return self._stack(rows)
 
     def batch(self, batch: Any, info: dict) -> tree.Tree:
-        """[N, ...] from what a vector environment gave for all N."""
+        """[N, ...] from the batched observations of a vector environment."""
         if self._info_mask:
             observation = self._batch(batch)
             count = len(tree.leaves(observation)[0])
@@ -69,6 +68,7 @@ class Encoder:
         return self._batch(batch)
 
     def _stack_masks(self, masks: Sequence[Any]) -> np.ndarray:
+        """[N, choices] from N masks of single environments."""
         if all(isinstance(mask, np.ndarray) and mask.shape == (self._choices,) for mask in masks):
             whole = np.array(masks)
             if whole.dtype.kind in "biu":
@@ -76,13 +76,14 @@ class Encoder:
         return np.stack([self._flat_mask(mask, row) for row, mask in enumerate(masks)])
 
     def _batch_masks(self, masks: Any) -> np.ndarray:
+        """[N, choices] from the masks that a vector environment gave."""
         if isinstance(masks, tuple):  # a Tuple space: one [N, choices] array for each entry of the action
             masks = np.concatenate([np.reshape(part, (len(part), -1)) for part in masks], axis=1)
         return self._stack_masks(list(masks))
 
     def _flat_mask(self, mask: Any, row: int) -> np.ndarray:
-        """[choices] of 0 and 1. MultiDiscrete masks come as one array for each entry; none at all (some
-        environments stop giving masks when an episode ends) means that nothing is legal."""
+        """One mask as [choices] of 0 and 1. For MultiDiscrete actions it may come as one array for each entry. No mask
+        at all, as some environments give at the end of an episode, means that nothing is legal."""
         if mask is None:
             return np.zeros(self._choices, np.int8)
         parts = mask if isinstance(mask, (tuple, list)) else (mask,)
@@ -93,7 +94,7 @@ class Encoder:
                 f"choices in {self._place(row)}; give one entry for each choice."
             )
         strange = [value for value in flat.tolist() if value not in (0, 1)]
-        if strange:  # a mask of logits would be read the wrong way round
+        if strange:  # such as logits, where 0 is legal: they would be read the wrong way round
             raise BadEnvironment(
                 f"The '{MASK}' of '{self.spec.environment}' holds {strange[0]!r} in {self._place(row)}; "
                 "give 1 for what is legal and 0 for what is not."
@@ -102,7 +103,7 @@ class Encoder:
 
 
 def _stacker(space: gym.Space, masks: Builder | None = None) -> Builder:
-    """A function from a list of observations of `space` to their tree. `masks` builds a MASK at the top."""
+    """A function from a list of N observations of `space` to their tree [N, ...]. `masks` builds a MASK at the top."""
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
         children = _children(space, lambda child: _stacker(child), masks)
         return lambda rows: {name: build([row[key] for row in rows]) for name, key, build in children}
@@ -113,18 +114,19 @@ def _stacker(space: gym.Space, masks: Builder | None = None) -> Builder:
 
 
 def _batcher(space: gym.Space, masks: Builder | None, copy: bool) -> Builder:
-    """The same for observations that a vector environment already batched."""
+    """The same for observations that a vector environment has batched already. `copy`: into new arrays."""
     if isinstance(space, (gym.spaces.Dict, gym.spaces.Tuple)):
         children = _children(space, lambda child: _batcher(child, None, copy), masks)
         return lambda batch: {name: build(batch[key]) for name, key, build in children}
     dtype, start = _values(space)
     if start.any():
         return lambda batch: np.asarray(batch, dtype) - start
-    # Rows in a piece: whoever reads them row by row, and the sums of `sentinel.py`, would else copy them once more.
+    # In C order, because the table, which reads row by row, and the sums of `sentinel.py` would copy it otherwise.
     return (lambda batch: np.array(batch, dtype, order="C")) if copy else (lambda batch: np.asarray(batch, dtype))
 
 
 def _children(space: gym.Space, build: Callable[[gym.Space], Builder], masks: Builder | None) -> list:
+    """For each part of a Dict or Tuple: its name in our tree, its key in an observation, and what builds it."""
     if isinstance(space, gym.spaces.Tuple):
         return [(str(index), index, build(child)) for index, child in enumerate(space.spaces)]
     assert isinstance(space, gym.spaces.Dict)
@@ -134,13 +136,14 @@ def _children(space: gym.Space, build: Callable[[gym.Space], Builder], masks: Bu
 
 
 def _values(space: gym.Space) -> tuple[np.dtype, np.ndarray]:
+    """The dtype of our array for a space, and the number from which its choices count (zero where it has none)."""
     leaf = observation_spec(space)
     start = np.array(leaf.start, np.int64).reshape(leaf.shape) if leaf.start else np.zeros((), np.int64)
     return np.dtype(leaf.dtype), start
 
 
 class ActionDecoder:
-    """Our actions in the environment's own terms: its `start` added, its bounds kept."""
+    """Turns our actions into the environment's: adds the `start` of its choices, clips to the bounds of its Box."""
 
     def __init__(self, space: gym.Space) -> None:
         leaf = action_spec(space)
@@ -152,20 +155,20 @@ class ActionDecoder:
             self._low, self._high = space.low, space.high
 
     def batch(self, action: np.ndarray) -> np.ndarray:
-        """[N, *action shape]"""
+        """Actions [N, *action shape] as a vector environment takes them."""
         if self.kind == "box":  # two ufuncs cost a third of np.clip
             return np.minimum(np.maximum(action, self._low), self._high).astype(self.dtype, copy=False)
         action = np.asarray(action, self.dtype)
         return action + self._start if self._shifted else action
 
     def rows(self, action: np.ndarray) -> list:
-        """One action for each environment: Python integers where they are discrete, else arrays."""
+        """One action for each single environment: Python integers where actions are discrete, else arrays."""
         batch = self.batch(action)
         return batch.tolist() if self.kind == "discrete" else list(batch)
 
 
 def random_actions(spec: EnvSpec, observation: tree.Tree, count: int, random: np.random.Generator) -> np.ndarray:
-    """[count, *action shape] drawn from all that is legal; from a normal distribution where a Box has no bounds."""
+    """Legal actions [count, *action shape], all equally likely; normally distributed where a Box has no bounds."""
     action = spec.action
     if action.kind == "box":
         low, high = (np.array(bound).reshape(-1) for bound in (action.low, action.high))

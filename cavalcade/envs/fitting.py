@@ -1,8 +1,9 @@
 """Whether observations are what their space declares, asked before they are cast to it.
 
-A cast says nothing: 0.5 in a space of whole numbers becomes 0, and 300 in a uint8 becomes 44. What a cast would change,
-and what has no meaning (a Discrete out of its range), is a misfit that ends a run. A value beyond the bounds of a Box
-arrives as it is, so it is harmless, and said once: many environments exceed their own bounds now and then.
+A cast changes values silently: 0.5 in a space of whole numbers becomes 0, and 300 in a uint8 becomes 44. A value that
+the cast would change, or that has no meaning (a Discrete out of its range), is a misfit that ends a run. A value beyond
+the bounds of a Box reaches the network unchanged, so it is harmless and the user is told once: many environments exceed
+their own bounds now and then.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,18 +15,18 @@ import numpy as np
 from cavalcade.envs.spaces import observation_spec
 from cavalcade.specs import MASK, Leaf
 
-MISTAKES = (ArithmeticError, LookupError, TypeError, ValueError)  # what arrays raise for observations that do not fit
-SLACK = 1e-3  # of the range of a Box of floats: what exceeds it by less is rounding
+MISTAKES = (ArithmeticError, LookupError, TypeError, ValueError)  # what NumPy raises for observations that do not fit
+SLACK = 1e-3  # share of the larger bound of a Box of floats by which rounding may exceed it
 
 
 class Misfit(NamedTuple):
-    """What came where something else was declared."""
+    """An observation that differs from what its space declares."""
 
-    row: int
-    field: str  # path in a Dict or Tuple; empty where the observation is one array
+    row: int  # among the observations that were checked
+    field: str  # path in a Dict or Tuple; empty if the observation is one array
     came: str
     declared: str
-    harmless: bool = False  # beyond the bounds of a Box, and not changed by the cast
+    harmless: bool = False  # beyond the bounds of a Box, but not changed by the cast
 
     def sentence(self, environment: str, place: str) -> str:
         where = f"'{self.field}' of the observation" if self.field else "the observation"
@@ -37,7 +38,7 @@ class Misfit(NamedTuple):
 
 
 class Field:
-    """One array of an observation."""
+    """One array of an observation, and what its space declares of it."""
 
     def __init__(self, space: gym.Space, path: tuple = ()) -> None:
         leaf = observation_spec(space, ".".join(("observation", *map(str, path))))
@@ -53,22 +54,23 @@ class Field:
         self._bounded = bool((self._low > least).any() or (self._high < most).any())
 
     def part(self, observation: Any) -> Any:
+        """This field of an observation, single or batched."""
         for key in self.path:
             observation = observation[key]
         return observation
 
     def misfit(self, values: Any, count: int) -> Misfit | None:
-        """The first of `count` values that does not fit."""
+        """The first of `count` values of this field that does not fit, if any."""
         if not self._bounded and type(values) is list and all(self._as_declared(value) for value in values):
-            return None  # images, which would take long to stack
+            return None  # such as images, which would take long to stack
         try:
             array = np.asarray(values)
-        except ValueError:  # of different shapes
+        except ValueError:  # values of different shapes
             return self._misshapen(values)
         if array.shape != (count, *self.shape) or array.dtype.kind not in "biuf":
             return self._misshapen(values)
         if self._whole and array.dtype != self.dtype:
-            with np.errstate(invalid="ignore"):  # NaN
+            with np.errstate(invalid="ignore"):  # of a cast of NaN
                 changed = array.astype(self.dtype) != array
             if changed.any():
                 return self._at(array, changed)
@@ -82,6 +84,7 @@ class Field:
         return type(value) is np.ndarray and value.dtype == self.dtype and value.shape == self.shape
 
     def _misshapen(self, values: Any) -> Misfit:
+        """The first value that is no array of numbers of the declared shape; else their number is wrong."""
         rows = values if isinstance(values, (list, tuple)) or np.ndim(values) else [values]
         for row, value in enumerate(rows):
             try:
@@ -99,6 +102,7 @@ class Field:
         return f"the shape {self.shape}" if self.is_box else self._declared
 
     def _at(self, array: np.ndarray, wrong: np.ndarray, harmless: bool = False) -> Misfit:
+        """The misfit of the first entry of `array` [count, ...] that is `wrong` [count, ...]."""
         row, *index = (int(i) for i in np.argwhere(wrong)[0])
         came = f"{array[(row, *index)].item():.6g} ({array.dtype})" + (f" at {index}" if index else "")
         declared = self._declared
@@ -109,13 +113,13 @@ class Field:
 
 
 class Fitting:
-    """All fields of an observation. Masks at the top are left out: they are read in their own way."""
+    """All fields of an observation, except a mask at the top, which `encoding.py` reads and checks."""
 
     def __init__(self, space: gym.Space) -> None:
         self._fields = list(_fields(space))
 
     def of_rows(self, rows: Sequence[Any]) -> Iterator[Misfit]:
-        """What does not fit in the observations of single environments."""
+        """What does not fit in the observations of single environments, one misfit for each field at most."""
         for field in self._fields:
             values = []
             for row, observation in enumerate(rows):
@@ -129,7 +133,7 @@ class Fitting:
                     yield found
 
     def of_batch(self, batch: Any, count: int) -> Iterator[Misfit]:
-        """The same for what a vector environment gave for all of its `count` environments."""
+        """The same for the batched observations of the `count` environments of a vector environment."""
         for field in self._fields:
             try:
                 values = field.part(batch)
@@ -145,6 +149,7 @@ def _missing(row: int, field: Field, observation: Any) -> Misfit:
 
 
 def _fields(space: gym.Space, path: tuple = ()) -> Iterator[Field]:
+    """The fields of a space; `path` is where it lies in the observation."""
     if isinstance(space, gym.spaces.Dict):
         for key, child in space.spaces.items():
             if path or key != MASK:
@@ -157,9 +162,9 @@ def _fields(space: gym.Space, path: tuple = ()) -> Iterator[Field]:
 
 
 def _bounds(leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
-    """Of the environment's own values, which count from `start`."""
+    """The lowest and the highest value that the environment may give; its choices count from `start`."""
     if leaf.kind == "box":
-        shape = leaf.shape if len(leaf.low) == np.prod(leaf.shape) else ()  # else they are the same everywhere
+        shape = leaf.shape if len(leaf.low) == np.prod(leaf.shape) else ()  # else one bound holds everywhere
         return np.array(leaf.low).reshape(shape), np.array(leaf.high).reshape(shape)
     counts = np.array(leaf.counts, np.int64).reshape(leaf.shape)
     start = np.array(leaf.start, np.int64).reshape(leaf.shape) if leaf.start else np.zeros_like(counts)
@@ -167,11 +172,13 @@ def _bounds(leaf: Leaf) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _slack(low: np.ndarray, high: np.ndarray) -> np.ndarray:
+    """By how much values may exceed the bounds before it counts."""
     finite_low, finite_high = (np.where(np.isfinite(bound), bound, 0.0) for bound in (low, high))
     return SLACK * np.maximum(np.abs(finite_low), np.abs(finite_high)) + 1e-6
 
 
 def _limits(dtype: np.dtype) -> tuple[float, float]:
+    """The lowest and the highest value that a dtype of whole numbers can hold."""
     if dtype.kind == "b":
         return 0.0, 1.0
     return float(np.iinfo(dtype).min), float(np.iinfo(dtype).max)

@@ -1,10 +1,9 @@
 """Single environments stepped in a plain loop, whose running episodes can be replayed exactly.
 
-The loop owns the resets: an episode that ends is followed by the next one in the same step, and both the
-final and the first observation are kept. Every episode begins from its own seed, so an environment is
-described completely by which episode it is in and which actions it was given: saving needs no access to its
-insides, and works for any environment that is deterministic given its seed. One that is not is found out by
-comparing observations.
+The loop owns the resets: where an episode ends the next one begins in the same step, and both the final and the first
+observation are kept. Every episode begins from a seed of its own, so the number of its episode and the actions taken in
+it describe an environment completely: saving needs no access to its insides, and works for every environment that is
+deterministic given its seed. Whether it is, is seen by comparing observations after a replay.
 """
 
 from collections.abc import Sequence
@@ -29,10 +28,12 @@ from cavalcade.step import FinishedEpisode, Step
 
 
 class EnvironmentLoop:
+    """Single Gymnasium environments as `Environments`."""
+
     def __init__(self, envs: Sequence[gym.Env], name: str, seed: int, actor: int = 0, borrowed: bool = False) -> None:
-        """`borrowed`: whoever made the environments closes them."""
+        """`borrowed`: the user made the environments and closes them."""
         self._envs, self._name, self._borrowed = list(envs), name, borrowed
-        self._steppers = [env.step for env in envs]  # bound once: the loop below is the hot path
+        self._steppers = [env.step for env in envs]  # bound once, because the loop in `step` is the hot path
         self._seed = (seed, actor)
         self.count = len(envs)
         self.resume = "replayed"
@@ -45,7 +46,7 @@ class EnvironmentLoop:
                 raise BadEnvironment(f"The copies of '{name}' have different spaces; make them all the same.")
         self._decoder = ActionDecoder(head.action_space)
         self._inspector = Inspector(name, head.observation_space, self._place)
-        self._episode = [-1] * self.count
+        self._episode = [-1] * self.count  # the number of the running episode of each environment
         self._taken: list[list] = [[] for _ in envs]  # the actions of the running episode
         self._total = np.zeros(self.count, np.float64)
         self._all_false, self._all_true = np.zeros(self.count, bool), np.ones(self.count, bool)
@@ -79,7 +80,7 @@ class EnvironmentLoop:
         actions = self._decoder.rows(action)
         if len(actions) != self.count:
             raise ValueError(f"{len(actions)} actions for {self.count} environments")
-        # An environment may change an array action in place, so the history keeps its own.
+        # An environment may change an array action in place, so the history keeps a copy.
         kept = actions if self._decoder.kind == "discrete" else [one.copy() for one in actions]
         results: list[tuple] = []
         try:
@@ -99,7 +100,7 @@ class EnvironmentLoop:
             reward = np.array(rewards, np.float64).reshape(self.count)
             any_ended = any(terminated) or any(truncated)
         except MISTAKES:
-            self._inspector.check_steps(results)  # says what is wrong with them
+            self._inspector.check_steps(results)  # raises a sentence on what is wrong with them
             raise
         if self._inspector.due():
             self._inspector.check_steps(results)
@@ -139,6 +140,7 @@ class EnvironmentLoop:
         return record._replace(observation=observation)
 
     def _encode(self, rows: Sequence[Any], infos: Sequence[dict]) -> tree.Tree:
+        """Observations of all environments as [N, ...]; if they do not fit their space, a sentence is raised."""
         try:
             return self._encoder.stack(rows, infos)
         except MISTAKES:
@@ -146,6 +148,7 @@ class EnvironmentLoop:
             raise
 
     def _begin(self, index: int, episode: int | None = None) -> tuple[Any, dict]:
+        """Begin an episode, the next one or the one with this number, in one environment; its observation and info."""
         episode = self._episode[index] + 1 if episode is None else episode
         self._episode[index] = episode
         self._taken[index] = []
@@ -162,7 +165,8 @@ class EnvironmentLoop:
         return result
 
     def _failed(self, error: Exception, index: int, moment: str, reached: list[int]) -> EnvironmentFailed:
-        """`reached`: how far each copy has come by what this one failed in."""
+        """The error for an environment that raised. `reached`: how far each environment has come, in episodes for a
+        failed reset and in steps for a failed step: whether another one has passed that place."""
         passed = any(far >= reached[index] for other, far in enumerate(reached) if other != index)
         finished = sum(episode for episode in self._episode if episode > 0)
         return EnvironmentFailed.by(error, self._name, moment, finished, passed)
@@ -172,6 +176,7 @@ class EnvironmentLoop:
         self._sentinel.check_mask(observation, None)
 
     def _place(self, index: int) -> str:
+        """Where environment `index` is, in words for a message."""
         taken = self._taken[index]
         place = f"environment {index}, episode {self._episode[index]}, step {len(taken)}"
         if taken and self._decoder.kind == "box" and not np.isfinite(taken[-1]).all():
@@ -179,7 +184,7 @@ class EnvironmentLoop:
         return place
 
     def state(self) -> dict:
-        """Actions are stored as the environment got them, one episode behind the other."""
+        """The running episodes: their numbers, and their actions as the environments got them, one after the other."""
         taken = [one for actions in self._taken for one in actions]
         shape = (len(taken), *self.spec.action.shape)
         return {
@@ -192,8 +197,7 @@ class EnvironmentLoop:
         }
 
     def restore(self, state: dict) -> tree.Tree:
-        """Replay the running episodes; where an environment does not repeat itself, begin the next
-        episode."""
+        """Replay the running episodes; where an environment does not repeat itself, begin the next episode."""
         if state.get("resume") != "replayed" or len(state["episode"]) != self.count:
             raise UserError(
                 f"The stored state of '{self.spec.environment}' was made with other environments; "
@@ -222,7 +226,7 @@ class EnvironmentLoop:
         return self._observation
 
     def _replay(self, index: int, episode: int, actions: np.ndarray) -> tuple[Any, dict]:
-        """The last observation and info of a repeated episode; (None, {}) if it took another course."""
+        """The last observation and info of a replayed episode; (None, {}) if it ended or failed this time."""
         row, info = self._begin(index, episode)
         ones = actions.tolist() if self._decoder.kind == "discrete" else list(actions)
         try:
@@ -232,7 +236,7 @@ class EnvironmentLoop:
                 self._total[index] += float(reward)
                 if terminated or truncated:
                     return None, {}
-        except Exception:  # what was legal then may be illegal on another course
+        except Exception:  # an action that was legal then may be illegal in an episode that differs
             return None, {}
         return row, info
 

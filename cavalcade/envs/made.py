@@ -1,7 +1,7 @@
-"""Environments that the user has made already: how many there are, and how to make more like them.
+"""Environments that the user has made already: how many an object holds, and how to make more like it.
 
-One actor in this process can step such an object, and whoever made it closes it. Evaluation needs environments of its
-own, because episodes of training are under way in the object: they are made as the object was.
+Only one actor, in this process, can step such an object, and the user closes it. Evaluation needs environments of its
+own, because episodes of training are under way in the object: they are made in the way the object was made.
 """
 
 import dataclasses
@@ -17,18 +17,18 @@ from cavalcade.envs.encoding import random_actions
 from cavalcade.envs.loop import EnvironmentLoop
 from cavalcade.errors import UserError
 
-REHEARSED = 16  # steps
+REHEARSED = 16  # steps of `rehearse`
 
 
 def held(environment: Any) -> int | None:
-    """How many environments an object holds; None for ids and functions, which make as many as are wanted."""
+    """How many environments an object holds; None for ids and functions, which can make any number."""
     if isinstance(environment, VectorEnv):
         return environment.num_envs
     return 1 if isinstance(environment, gym.Env) else None
 
 
 def require_place(environment: Any, envs: int, actors: int, runtime: str) -> None:
-    """Refuse an object where more than it holds is asked for, or where it cannot go."""
+    """Refuse an environment object for several actors, for another number than it holds, or for other processes."""
     count = held(environment)
     if count is None:
         return
@@ -47,7 +47,7 @@ def require_place(environment: Any, envs: int, actors: int, runtime: str) -> Non
 
 
 def again(environment: Any) -> Any:
-    """What makes more environments like this one, for `envs.make`: an object is replaced by a function."""
+    """Something from which `envs.make` makes more environments like this one: for an object a function."""
     if held(environment) is None:
         return environment
     if isinstance(environment, (SyncVectorEnv, AsyncVectorEnv)):
@@ -62,10 +62,11 @@ def again(environment: Any) -> Any:
 
 
 def _make_from(makers: list[Callable], made: list, num_envs: int) -> VectorEnv:
+    """A new vector environment from the functions of the user's; refused if they return what was `made` before."""
     chosen = [makers[index % len(makers)] for index in range(num_envs)]
     fresh = SyncVectorEnv(chosen, autoreset_mode=AutoresetMode.SAME_STEP)
     if any(one is other for one in fresh.envs for other in made):
-        fresh.closed = True  # or it would close the user's when it goes
+        fresh.closed = True  # otherwise it would close the user's environments when it is deleted
         raise UserError(
             "Evaluation needs environments of its own, but the functions of this vector environment give the same ones "
             "again; let them make new ones, or use evaluations=0."
@@ -88,8 +89,8 @@ def _make_one(spec: Any) -> gym.Env:
 
 
 def rehearse(env: VectorEnv, name: str) -> None:
-    """AsyncVectorEnv casts observations in its own processes, where nobody sees what they were: so one environment is
-    made here, and its first steps are looked at."""
+    """Make one of an AsyncVectorEnv's environments here and inspect its first steps: the AsyncVectorEnv casts
+    observations in its own processes, so what they were before cannot be seen later."""
     if not isinstance(env.unwrapped, AsyncVectorEnv):
         return
     loop = EnvironmentLoop([env.unwrapped.env_fns[0]()], name, seed=0)

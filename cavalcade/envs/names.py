@@ -1,5 +1,5 @@
-"""Environments by name: a Gymnasium id, `module:Id-v0` or `module:function`, and what to write in place of a name that
-leads nowhere."""
+"""Environments by name: a Gymnasium id, `module:Id-v0` or `module:function`; and for a name that leads nowhere, what to
+write in its place."""
 
 import dataclasses
 import importlib
@@ -15,7 +15,7 @@ import gymnasium as gym
 from cavalcade.errors import UserError, nearest
 from cavalcade.failures import EnvironmentFailed
 
-FAMILIES = (  # ids, the module that registers them, the package that has it if it is called otherwise
+FAMILIES = (  # pattern of ids, the module that registers them, its package if that has another name
     (r"MiniGrid-|BabyAI-", "minigrid", ""),
     (r"MiniWorld-", "miniworld", ""),
     (r"MinAtar/", "minatar.gym", "minatar"),
@@ -37,7 +37,7 @@ FAMILIES = (  # ids, the module that registers them, the package that has it if 
 def named(name: str) -> str | Callable[..., Any]:
     """What a name stands for: an id that Gymnasium knows, or the function of `module:function`.
 
-    The module is imported, which registers its ids; the working directory is searched last.
+    The module is imported, which registers its ids. Modules of the working directory are found too, after all others.
     """
     module_name, _, rest = name.rpartition(":")
     if not module_name:
@@ -50,7 +50,7 @@ def named(name: str) -> str | Callable[..., Any]:
     found = getattr(module, rest, None)
     if callable(found):
         return found
-    if re.search(r"-v\d+$", rest) or "/" in rest:  # an id: its own sentence says what is wrong with it
+    if re.search(r"-v\d+$", rest) or "/" in rest:  # looks like an id: `make_registered` says what is wrong with it
         return rest
     own = [key for key, value in vars(module).items() if callable(value) and not key.startswith("_")]
     raise UserError(
@@ -59,7 +59,8 @@ def named(name: str) -> str | Callable[..., Any]:
 
 
 def _imported(module: str, name: str) -> Any:
-    """The command `cavalcade` does not search the working directory by itself, as `python -m` does."""
+    """Import a module, also from the working directory, which Python does not search for the command `cavalcade` as it
+    does for `python -m`."""
     here = os.getcwd()
     if here not in sys.path and "" not in sys.path:
         sys.path.append(here)
@@ -74,15 +75,16 @@ def _imported(module: str, name: str) -> Any:
 
 
 def make_registered(known_id: str, render: bool, options: dict[str, Any]) -> gym.Env:
+    """Make an environment by its id; every way in which Gymnasium can fail becomes a sentence."""
     try:
-        # The loop never steps before a reset, so the wrapper that enforces this would only cost time (a
-        # fifth of a CartPole step).
+        # `EnvironmentLoop` never steps before a reset, so the wrapper that enforces this order would only cost time
+        # (a fifth of a CartPole step).
         what: Any = dataclasses.replace(gym.spec(known_id), order_enforce=False)
     except gym.error.Error:
         what = known_id  # `gym.make` finds the newest version, or says what is wrong
     try:
         made = gym.make(what, disable_env_checker=True, **options)
-        if render and "rgb_array" in made.metadata.get("render_modes", []):  # else there is no picture to be had
+        if render and "rgb_array" in made.metadata.get("render_modes", []):  # else it gives no pictures
             made.close()
             made = gym.make(what, disable_env_checker=True, render_mode="rgb_array", **options)
         return made
@@ -101,8 +103,8 @@ def make_registered(known_id: str, render: bool, options: dict[str, Any]) -> gym
 
 
 def _suggestion(unknown_id: str) -> str:
-    """The module that would register the id, or the nearest id, where the old Atari names ('PongNoFrameskip-v4') lead
-    to the one that is preprocessed."""
+    """What to write instead: the module that would register the id, or the nearest id; for old Atari names
+    ('PongNoFrameskip-v4') the id of ale-py, which is preprocessed here."""
     if family := _family(unknown_id):
         return family
     known = list(gym.registry)
@@ -118,7 +120,7 @@ def _suggestion(unknown_id: str) -> str:
 
 
 def _family(unknown_id: str) -> str:
-    """What to write where a package of environments is known to have such ids, or has the name of their namespace."""
+    """What to write if a package is known to register such ids, or is called like their namespace; else empty."""
     namespace = unknown_id.partition("/")[0] if re.match(r"\w+/", unknown_id) else ""
     for pattern, module, package in (*FAMILIES, (rf"{namespace}/", namespace, None)):
         if not module or not re.match(pattern, unknown_id):

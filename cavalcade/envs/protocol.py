@@ -1,4 +1,4 @@
-"""What Gymnasium asks of `reset` and `step`, and a sentence for what an environment does instead."""
+"""What Gymnasium asks `reset` and `step` to return, and a sentence for an environment that returns something else."""
 
 import re
 from collections.abc import Callable
@@ -12,11 +12,13 @@ Place = Callable[[int], str]  # row -> "environment 3, episode 5, step 17"
 
 STEP = "(observation, reward, terminated, truncated, info)"
 RESET = "(observation, info)"
-NUMBERS, FLAGS = (float, int, np.float64, np.float32), (bool, np.bool_)  # what most environments give
+NUMBERS, FLAGS = (float, int, np.float64, np.float32), (bool, np.bool_)  # types that most environments give
+# by the number of values that Gymnasium failed to unpack
 ASKED = {"5": f"step() to return {STEP}", "2": f"reset() to return {RESET}"}
 
 
 def check_reset(result: Any, environment: str, place: Place, row: int) -> None:
+    """Refuse what `reset` returned unless it is a pair of an observation and a dict."""
     if type(result) is tuple and len(result) == 2 and isinstance(result[1], dict):
         return
     raise BadEnvironment(
@@ -25,7 +27,7 @@ def check_reset(result: Any, environment: str, place: Place, row: int) -> None:
 
 
 def check_step(result: Any, environment: str, place: Place, row: int) -> None:
-    """One result of a single environment: five values, of which the reward is a number and two are yes or no."""
+    """Refuse what `step` of a single environment returned unless it is five values of the right kinds."""
     if not isinstance(result, tuple) or len(result) != 5:
         old = "; old Gym's `done` is two now" if isinstance(result, tuple) and len(result) == 4 else ""
         raise BadEnvironment(
@@ -46,7 +48,7 @@ def check_step(result: Any, environment: str, place: Place, row: int) -> None:
 
 
 def check_vector_step(result: Any, count: int, environment: str, place: str) -> None:
-    """What a vector environment returned for all of its `count` environments."""
+    """The same for a vector environment: reward and flags have to be arrays [count]."""
     if not isinstance(result, tuple) or len(result) != 5:
         raise BadEnvironment(
             f"The step() of the vector environment '{environment}' returned {_described(result)} in {place}; "
@@ -62,10 +64,10 @@ def check_vector_step(result: Any, count: int, environment: str, place: str) -> 
 
 
 def explain(error: Exception, environment: str, place: str) -> None:
-    """Raise a sentence for an error that comes from not keeping to the protocol.
+    """Raise a sentence if `error` comes from an environment that does not keep to the protocol; else return.
 
     Wrappers and vector environments of Gymnasium unpack what an environment returns, so a tuple of the wrong length
-    fails there. What fails in the user's own files is the user's own.
+    fails in Gymnasium's files. An error in the user's own files is left as it is.
     """
     text = str(error)
     if isinstance(error, TypeError) and (found := re.search(r"reset\(\) got an unexpected keyword .*?'(\w+)'", text)):
@@ -82,6 +84,7 @@ def explain(error: Exception, environment: str, place: str) -> None:
 
 
 def _raised_in(error: Exception, package: str) -> bool:
+    """Whether the innermost frame of the error is in a module whose name begins so."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next

@@ -1,7 +1,7 @@
-"""The guard at the door: values that would poison learning are refused where they appear.
+"""The guard at every step: values that would poison learning are refused where they appear.
 
-A NaN that an environment gives at step 10 shows up hours later as a broken policy, far from its cause. So every step is
-checked with a look at the shapes and one cheap reduction, and the error names environment, episode and step.
+A NaN that an environment gives at step 10 shows up hours later as a broken policy, far from its cause. So in every step
+the shapes are compared and one cheap sum is checked, and the error names environment, episode and step.
 """
 
 from collections.abc import Iterator
@@ -17,14 +17,17 @@ from cavalcade.specs import MASK, EnvSpec, Leaf
 
 
 class Sentinel:
+    """Refuses observations of another shape or that are not finite, such rewards, and states without a legal action."""
+
     def __init__(self, spec: EnvSpec, count: int, place: Place) -> None:
         self._name, self._masked, self._place = spec.environment, spec.masked, place
-        self._leaves = [  # keys, shape, whether a value may be infinite or NaN
+        self._leaves = [  # keys, shape, whether its dtype can hold NaN or infinity
             (keys, (count, *leaf.shape), np.dtype(leaf.dtype).kind == "f") for keys, leaf in _leaves(spec.observation)
         ]
         self._choices = np.cumsum((0, *spec.action.counts[:-1]))  # where the mask of each entry of an action begins
 
     def check_observation(self, observation: tree.Tree) -> None:
+        """Refuse arrays of another shape than [N, ...] of the spec, NaN and infinity."""
         for keys, shape, is_float in self._leaves:
             array = observation
             for key in keys:
@@ -32,12 +35,13 @@ class Sentinel:
             if array.shape != shape:
                 misfit = Misfit(0, "/".join(keys), f"an array of shape {array.shape[1:]}", f"the shape {shape[1:]}")
                 raise BadEnvironment(misfit.sentence(self._name, self._place(0)))
-            # A sum of squares is one call without a temporary array. It may overflow where every value is finite, so
-            # it only decides whether the exact question is asked.
+            # A sum of squares is one call without a temporary array. It may overflow although every value is finite,
+            # so it only decides whether every value is looked at.
             if is_float and not isfinite(np.vdot(array, array)):
                 self._check_each("/".join(keys), array)
 
     def check_reward(self, reward: np.ndarray) -> None:
+        """Refuse rewards [N] that are NaN or infinite."""
         if not isfinite(np.vdot(reward, reward)):
             for row in np.flatnonzero(~np.isfinite(reward)).tolist():
                 raise BadEnvironment(
@@ -46,9 +50,9 @@ class Sentinel:
                 )
 
     def check_mask(self, observation: tree.Tree, terminated: np.ndarray | None) -> None:
-        """Every state that can be acted on needs a legal action, of MultiDiscrete in each entry. A terminal state has
-        none and needs none: it gets all of them, so that a maximum over its legal actions stays finite when discounted
-        by zero."""
+        """Refuse a state without a legal action (of MultiDiscrete: in one of its entries), unless it is terminal. A
+        terminal state needs none: there all actions are made legal, in place, so that a maximum over its legal actions
+        is finite when it is discounted by zero. `terminated`: [N], or None if no state is terminal."""
         if not self._masked:
             return
         mask = observation[MASK]
@@ -63,6 +67,7 @@ class Sentinel:
         mask[stuck] = 1
 
     def _check_each(self, name: str, array: np.ndarray) -> None:
+        """Raise on the first value of `array` [N, ...] that is not finite."""
         finite = np.isfinite(array).reshape(len(array), -1)
         for row in np.flatnonzero(~finite.all(axis=1)).tolist():
             value = array[row].reshape(-1)[~finite[row]][0]
@@ -74,6 +79,7 @@ class Sentinel:
 
 
 def _leaves(spec: tree.Tree, keys: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Leaf]]:
+    """Every leaf of a spec, with the keys that lead to it."""
     if not isinstance(spec, dict):
         yield keys, spec
         return

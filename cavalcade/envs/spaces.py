@@ -11,6 +11,7 @@ from cavalcade.specs import Leaf
 
 
 def observation_spec(space: gym.Space, path: str = "observation") -> tree.Tree:
+    """A space as a tree of leaves; `path` names it in messages."""
     if isinstance(space, gym.spaces.Dict):
         return {key: observation_spec(child, f"{path}.{key}") for key, child in space.spaces.items()}
     if isinstance(space, gym.spaces.Tuple):
@@ -19,6 +20,7 @@ def observation_spec(space: gym.Space, path: str = "observation") -> tree.Tree:
 
 
 def action_spec(space: gym.Space) -> Leaf:
+    """A space of actions as one leaf; Dict, Tuple and integer Box are refused."""
     if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)):
         leaf = _leaf(space, "action")
         if leaf.kind == "box" and not np.issubdtype(leaf.dtype, np.floating):
@@ -30,7 +32,7 @@ def action_spec(space: gym.Space) -> Leaf:
 
 
 def action_space(leaf: Leaf) -> gym.Space:
-    """The inverse of `action_spec`."""
+    """The Gymnasium space of a leaf: the inverse of `action_spec`."""
     if leaf.kind == "discrete":
         return gym.spaces.Discrete(leaf.counts[0], start=leaf.start[0])
     if leaf.kind == "multi_discrete":
@@ -44,10 +46,11 @@ def action_space(leaf: Leaf) -> gym.Space:
 
 
 def _leaf(space: gym.Space, path: str) -> Leaf:
+    """A space that is one array as a leaf; others are refused."""
     if isinstance(space, gym.spaces.Box):
         low, high = (tuple(float(v) for v in np.ravel(bound)) for bound in (space.low, space.high))
         if len(low) > 64 and len(set(low)) == 1 and len(set(high)) == 1:
-            low, high = low[:1], high[:1]  # pixels: the same bounds everywhere
+            low, high = low[:1], high[:1]  # many entries with the same bounds, such as pixels: kept once
         return Leaf("box", tuple(space.shape), str(space.dtype), low=low, high=high)
     if isinstance(space, gym.spaces.Discrete):
         return Leaf("discrete", (), "int64", (int(space.n),), (int(space.start),))

@@ -1,7 +1,7 @@
-"""Numbers that environments put into their infos, summed until somebody asks for their means.
+"""Numbers that environments put into their infos, summed until they are reported.
 
-Two places are read: the dict `info["metrics"]` of any step, and `info` itself in the step that ends an episode. What
-Gymnasium and its wrappers put there for themselves is passed over, and so is what is not one finite number.
+Two places are read: the dict `info["metrics"]` of any step, and `info` itself in the step that ends an episode. Entries
+that Gymnasium and its wrappers put there (`NOT_METRICS`) are left out, and so is what is not one finite number.
 """
 
 import math
@@ -17,26 +17,28 @@ METRICS = "metrics"
 NOT_METRICS = {MASK, METRICS, "TimeLimit.truncated", "episode", "lives", "seeds", "prob", "p", "env_id"}
 NOT_METRICS |= {"frame_number", "episode_frame_number", "final_obs", "final_observation", "final_info", "reset_mask"}
 
-Sums = dict[str, list]  # name -> [sum, how many]
+Sums = dict[str, list]  # name -> [sum of the values, number of values]
 
 
 class Tally:
+    """Sums and counts of the numbers in infos, by name."""
+
     def __init__(self) -> None:
         self.sums: Sums = {}
 
     def add_steps(self, infos: Iterable[dict]) -> None:
-        """Of single environments, in any step."""
+        """Add `info["metrics"]` of single environments, after any step."""
         for info in infos:
             if METRICS in info:
                 self._add_all(info[METRICS])
 
     def add_end(self, info: dict) -> None:
-        """Of the step that ended an episode."""
+        """Add the info of one environment, after the step that ended its episode."""
         self._add_all({name: value for name, value in info.items() if name not in NOT_METRICS})
 
     def add_vector_step(self, info: dict, valid: np.ndarray, ended: np.ndarray, reset_at_once: bool) -> None:
-        """Of one step of a vector environment. Where rows were reset in the step that ended their episode, its infos
-        are those of the reset; those of the end are beside them."""
+        """Add the infos of one step of a vector environment. `reset_at_once`: where an episode ended, the infos are
+        those of the reset that followed, and those of the end are in `final_info`. `valid`, `ended`: [N]."""
         over = np.flatnonzero(ended).tolist()
         if not reset_at_once:
             self.add_vector(info, np.flatnonzero(valid).tolist(), over)
@@ -46,7 +48,7 @@ class Tally:
             self.add_vector(as_info(info.get("final_info")), over, over)
 
     def add_vector(self, info: dict, rows: Sequence[int], ended: Sequence[int]) -> None:
-        """The same from the infos of a vector environment: of a step of `rows`, some of which `ended` their episode."""
+        """Add infos of a vector environment: metrics of the environments `rows`, all infos of those that `ended`."""
         if METRICS in info:
             for row in rows:
                 if _has(info, METRICS, row):
@@ -65,6 +67,7 @@ class Tally:
                 entry[1] += 1
 
     def drain(self) -> Sums:
+        """The sums since the last call, which begin anew."""
         sums, self.sums = self.sums, {}
         return sums
 
@@ -76,13 +79,15 @@ class Tally:
 
 
 def _number(value: Any) -> float | None:
+    """The value as a float if it is one finite number."""
     if not isinstance(value, (bool, int, float, np.generic, np.ndarray)) or np.ndim(value):
         return None
     return float(value) if np.asarray(value).dtype.kind in "biuf" and math.isfinite(value) else None
 
 
 def _has(info: dict, name: str, row: int) -> bool:
-    """Gymnasium says beside each entry of a vector's infos which environments gave it; others give it for all."""
+    """Whether environment `row` gave this entry of a vector environment's infos. Gymnasium says so in an array `_name`
+    beside it; without that array all environments gave it."""
     given = info.get(f"_{name}")
     return given is None or bool(given[row])
 

@@ -1,8 +1,8 @@
-"""Small environments whose answers are known: what tests, examples and `doctor` hold the framework against.
+"""Small environments whose right answers are known, for tests, examples and `doctor`.
 
-`Corridor` has values in closed form and can end in every way an episode can end. Its observations carry the
-number of their episode, so a stored pair that crosses an episode is visible. `MaskedBandit` refuses illegal
-actions loudly. `CartPoleNoVelocity` needs memory.
+`Corridor` has values in closed form and can end in every way an episode can end. Its observations hold the number of
+their episode, so a stored pair that crosses an episode is visible. `MaskedBandit` raises on illegal actions.
+`CartPoleNoVelocity` can only be solved with a recurrent model.
 """
 
 from typing import Any
@@ -20,9 +20,9 @@ ENDINGS = ("terminated", "truncated", "both")
 class Corridor(gym.Env):
     """Walk `length` steps to the end, whatever the action; every step pays `reward`.
 
-    A range of lengths (low, high) draws each episode's length. `numbered` observations are [episode, step],
-    the episode counted from the environment's making; others are the step, one-hot, which a small network
-    can learn.
+    If `length` is a range (low, high), each episode's length is drawn from it. `numbered` observations are [episode,
+    step], with episodes counted since the environment was made; others are the step as a one-hot vector, which a small
+    network can learn from.
     """
 
     metadata = {"render_modes": []}
@@ -67,20 +67,18 @@ class Corridor(gym.Env):
         return one_hot
 
     def value(self, step: int, discount: float) -> float:
-        """The discounted sum of rewards after `step` steps, for a fixed length. Truncation is no end of the
-        task: there the rewards go on for ever, and a learner that bootstraps rightly finds reward / (1 -
-        discount)."""
+        """The discounted sum of the rewards to come after `step` steps, for a fixed length. Truncation does not end the
+        task: there the rewards go on for ever, and a learner that bootstraps rightly finds reward / (1 - discount)."""
         if self._ending == "truncated":
             return self._reward / (1.0 - discount)
         return self._reward * sum(discount**k for k in range(self._longest - step))
 
 
 class MaskedBandit(gym.Env):
-    """Arms that come and go: arm k pays k / (arms - 1), only some are there at each step, and pulling
-    another raises.
+    """Arm k pays k / (arms - 1); in each step only some arms are legal, and pulling another raises.
 
-    The best policy pulls the highest legal arm. `where` is 'observation' (a Dict space) or 'info' (as Taxi
-    does).
+    The best policy pulls the highest legal arm. `where` the mask is: 'observation' (a Dict space) or 'info' (as in
+    Taxi).
     """
 
     metadata = {"render_modes": []}
@@ -122,7 +120,7 @@ class MaskedBandit(gym.Env):
 
 
 class CartPoleNoVelocity(CartPoleEnv):
-    """CartPole that shows positions only: the velocities must be remembered."""
+    """CartPole that shows only positions: velocities have to be inferred from what the model remembers."""
 
     def __init__(self, render_mode: str | None = None) -> None:
         super().__init__(render_mode=render_mode)

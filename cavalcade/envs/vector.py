@@ -1,4 +1,4 @@
-"""What environments of every kind can do, whoever made them: the classes are `EnvironmentLoop` and `VectorAdapter`."""
+"""What environments of every kind can do; `EnvironmentLoop` and `VectorAdapter` are the classes that do it."""
 
 from typing import Any, Protocol
 
@@ -11,7 +11,7 @@ from cavalcade.tree import Tree
 
 
 class Environments(Protocol):
-    """N copies of one environment, stepped together."""
+    """N copies of one environment, stepped together (N is `count`)."""
 
     spec: EnvSpec
     count: int
@@ -21,33 +21,33 @@ class Environments(Protocol):
 
     @property
     def remarks(self) -> dict[str, str]:
-        """Sentences on values out of their bounds, which do no harm by themselves, by the field of the observation."""
+        """By field of the observation: a sentence on a value out of its bounds, which is harmless by itself."""
 
     def reset(self) -> Tree:
-        """Begin a new episode everywhere; [N, ...]."""
+        """Begin a new episode everywhere; gives the observations [N, ...]."""
 
     def step(self, action: np.ndarray) -> Step:
-        """Discrete actions count from zero; Box actions may lie outside the bounds and are clipped here."""
+        """Take actions [N, ...]: discrete ones count from zero, those of a Box are clipped to its bounds."""
 
     def state(self) -> dict:
-        """Enough to continue elsewhere: a nested dict of arrays and JSON values."""
+        """All that `restore` needs in another process: a nested dict of arrays and JSON values."""
 
     def restore(self, state: dict) -> Tree:
-        """Continue from `state`; [N, ...] what to act on next."""
+        """Go on from `state`; gives the observations [N, ...] to act on next."""
 
     def render(self) -> np.ndarray | None:
-        """A picture of environment 0 as [height, width, 3] uint8, where there is one."""
+        """A picture of environment 0 as [height, width, 3] uint8; None if it gives none."""
 
     def close(self) -> None: ...
 
 
 def stream_seed(*counters: int) -> int:
-    """A seed that depends on nothing but its counters (root seed, actor, environment, episode): adding actors
-    or environments changes no existing stream, and any episode can be begun again on its own."""
+    """A seed that depends on its counters only (seed of the run, actor, environment, episode): more actors or
+    environments change no existing stream, and every episode can be begun again on its own."""
     return int(np.random.SeedSequence(counters).generate_state(1)[0])
 
 
 def time_limit(env: Any) -> int:
-    """Steps after which a Gymnasium environment says that it cuts its episodes short; 0 if it does not say."""
+    """Steps after which a Gymnasium environment truncates its episodes, as it declares; 0 if it declares nothing."""
     spec = getattr(env, "spec", None)
     return (spec.max_episode_steps or 0) if spec is not None else 0

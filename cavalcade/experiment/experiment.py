@@ -1,6 +1,6 @@
 """Where the four axes meet: algorithm, architecture, runtime and backend become a run.
 
-This is the only module that names members of all four. It refuses combinations that make no sense, with the reason.
+This is the only module that names members of all four axes. It refuses combinations that make no sense, and says why.
 """
 
 import dataclasses
@@ -50,21 +50,24 @@ ARCHITECTURES: dict[str, tuple[Wiring, Callable[[Parts], Program]]] = {
     "seed": (seed.WIRING, seed.seed),
     "paac": (paac.WIRING, paac.paac),
 }
-KEYWORDS = ("out", "options", "network", "display", "settings", "callbacks", "from_run")  # of `train`, beside settings
+# arguments of `train` that are no settings
+KEYWORDS = ("out", "options", "network", "display", "settings", "callbacks", "from_run")
 LAUNCHERS: dict[str, Callable] = {"inprocess": InProcess, "process": Processes, "ray": RayRuntime}
 
 
 @dataclass(frozen=True)
 class Experiment:
+    """One run, fully decided: makes its parts, its program, and the program on its runtime."""
+
     system: str
-    environment: Any  # a Gymnasium id, or a callable that makes an environment
+    environment: Any  # what `envs.make` takes: an id, a function or an object
     settings: Settings
     algorithm: Algorithm
     spec: EnvSpec
-    options: dict
+    options: dict  # of the environment
     copies: envs.Copies  # what each actor steps
-    network: Callable[[EnvSpec], Network] | None = None
-    origin: str = ""  # the folder of the run whose policy this one begins from, if it does
+    network: Callable[[EnvSpec], Network] | None = None  # a user's own torso
+    origin: str = ""  # the folder of the run whose policy this run begins from; empty if none
 
     @classmethod
     def create(
@@ -77,16 +80,17 @@ class Experiment:
         network: Any = None,
         origin: str = "",
     ) -> "Experiment":
-        """Probe the environment, choose the system's settings for it, and check that all fits."""
+        """Probe the environment, choose the system's settings for it, and refuse what does not fit together.
+        `overrides`: settings of the algorithm that the user has changed."""
         envs.require_place(environment, settings.envs, settings.actors, settings.runtime)
         spec = probe(environment, options or {})
         if settings.evaluations and envs.held(environment):
-            check_same_spaces(spec, probe(envs.again(environment), {}))  # that others like it can be made
+            check_same_spaces(spec, probe(envs.again(environment), {}))  # raises if no others like it can be made
         algorithm = algorithm_for(system, spec, overrides)
         factory = adapt(network, settings.backend) if network is not None else None
         copies = envs.copies_of(environment, spec, settings.envs, settings.vector, options or {})
         made = cls(system, environment, settings, algorithm, spec, options or {}, copies, factory, origin)
-        # what does not fit together is refused here, before anything is written
+        # these only raise, before anything is written
         algorithm.minibatches(np.random.default_rng(0), made.parts.experience.batch)
         algorithm.optimiser(1)
         made.parts.require_memory()
@@ -96,7 +100,8 @@ class Experiment:
 
     @classmethod
     def from_config(cls, config: dict, environment: Any = None, network: Any = None) -> "Experiment":
-        """The experiment of a config.json; what cannot be written into one has to be given again."""
+        """The experiment of a config.json. An environment that only code can make and a network of the user's cannot be
+        written there and have to be given again."""
         names = [field.name for field in dataclasses.fields(Settings)]
         others = ("format", "system", "environment", "options", "algorithm", "custom_network", "from", "versions")
         known = [*names, *others]
@@ -110,14 +115,14 @@ class Experiment:
         if network is None and config["custom_network"]:
             raise UserError("This run was made with a network of your own; use Python and give network=... .")
         settings = Settings(**{name: config[name] for name in names})
-        anywhere = dataclasses.replace(settings, device="cpu")  # a run can be looked at where its device is not
+        anywhere = dataclasses.replace(settings, device="cpu")  # a run can be read on a machine without its device
         rest = (config["algorithm"], config["options"], network, config["from"] or "")
         made = cls.create(config["system"], given, anywhere, *rest)
         return dataclasses.replace(made, settings=settings)
 
     @property
     def wiring(self) -> Wiring:
-        """The system's, with what the user wants otherwise."""
+        """The wiring of the system's architecture, with what the user has changed."""
         s, wiring = self.settings, ARCHITECTURES[systems.find(self.system).architecture][0]
         acting, experience = s.acting or wiring.acting, s.experience or wiring.experience
         changed = bool(s.acting or s.experience or s.updates)
@@ -133,7 +138,7 @@ class Experiment:
             stragglers=s.stragglers,
             max_staleness=s.max_staleness,
             adjust_every=s.adjust_every,
-            # each learner in one process with its actor: only where every actor has one
+            # learner and actor share a process only if every actor has a learner
             together=wiring.together and (acting, experience) == ("local", "bundled") and s.learners in (0, s.actors),
         )
         if made.updates == "hogwild" and s.runtime == "ray":
@@ -149,6 +154,7 @@ class Experiment:
 
     @cached_property
     def parts(self) -> Parts:
+        """What the program is built from; the origin is added in `program`."""
         s = self.settings
         parts = Parts(
             self.algorithm,
@@ -179,13 +185,13 @@ class Experiment:
         return self.parts.model
 
     def load_origin(self) -> Origin | None:
-        """The policy that this run begins from, if it does; one that does not fit is refused."""
+        """The policy that this run begins from, or None; refused if it does not fit."""
         if not self.origin:
             return None
         return Origin.load(self.origin, self.algorithm, self.model, self.network is not None)
 
     def program(self, begun_from: Origin | None = None) -> Program:
-        """The architecture's program, and an evaluator beside it."""
+        """The architecture's program and an evaluator beside it. `begun_from`: the policy that learners begin with."""
         parts, s = self.parts.but(origin=begun_from), self.settings
         program = ARCHITECTURES[systems.find(self.system).architecture][1](parts)
         program.budget = s.steps
@@ -207,14 +213,14 @@ class Experiment:
         return program
 
     def launch(self, restore: tuple[Path, int, dict] | None = None) -> Any:
-        """The program on the chosen runtime, begun anew or from a checkpoint (folder, step, state)."""
+        """Start the program on the chosen runtime, from the beginning or from a checkpoint (folder, step, state)."""
         s = self.settings
         where = {"address": s.address} if s.runtime == "ray" else {}
-        begun_from = None if restore else self.load_origin()  # a checkpoint has what became of it
+        begun_from = None if restore else self.load_origin()  # the params of a checkpoint came from it
         return LAUNCHERS[s.runtime](self.program(begun_from), restore=restore, **where)
 
     def config(self) -> dict:
-        """All that is needed to run it again."""
+        """What config.json holds: all that is needed to run this experiment again."""
         return {
             "format": 1,
             "system": self.system,
@@ -238,6 +244,7 @@ def multiply_adds(parts: Parts) -> float:
 
 
 def probe(environment: Any, options: dict) -> EnvSpec:
+    """The spec of an environment, found by making one."""
     pool = envs.make(environment, envs.held(environment) or 1, 0, **options)
     try:
         return pool.spec
@@ -246,8 +253,8 @@ def probe(environment: Any, options: dict) -> EnvSpec:
 
 
 def chosen(system: str, pixels: bool) -> dict[str, tuple[Any, str]]:
-    """The value of every setting of the system's algorithm, and where it comes from. `pixels`: observations are images,
-    for which a system has the settings of its paper."""
+    """The value of every setting of the system's algorithm, and in words where it comes from. `pixels`: observations
+    are images, for which a system has the settings of its paper."""
     found = systems.find(system)
     values = {name: (one.default, "default") for name, one in described(ALGORITHMS[found.algorithm]).items()}
     values |= {name: (value, f"of {system}") for name, value in found.settings.items()}
@@ -257,11 +264,12 @@ def chosen(system: str, pixels: bool) -> dict[str, tuple[Any, str]]:
 
 
 def has_images(spec: EnvSpec) -> bool:
+    """Whether a part of the observation is an image that the Nature convolution can take."""
     return any(is_image(leaf, "nature") for leaf in leaves(spec.observation))
 
 
 def algorithm_for(system: str, spec: EnvSpec, overrides: dict[str, Any]) -> Algorithm:
-    """The system's algorithm with its settings for this kind of observation, and the user's on top."""
+    """The system's algorithm with its settings for this kind of observation, changed by the user's `overrides`."""
     algorithm = ALGORITHMS[systems.find(system).algorithm]
     require_known(system, overrides)
     values = {name: value for name, (value, _) in chosen(system, has_images(spec)).items()}
@@ -269,7 +277,7 @@ def algorithm_for(system: str, spec: EnvSpec, overrides: dict[str, Any]) -> Algo
 
 
 def require_known(system: str, names: Iterable[str]) -> None:
-    """Refuse the name of a setting that neither the run nor the system's algorithm has."""
+    """Refuse names that are no settings of the system's algorithm; the message suggests the nearest known name."""
     algorithm = described(ALGORITHMS[systems.find(system).algorithm])
     for name in names:
         if name not in algorithm:
@@ -277,7 +285,7 @@ def require_known(system: str, names: Iterable[str]) -> None:
             raise UserError(f"{system} has no setting '{name}'.{nearest(name, known)}")
 
 
-MODULES = {  # a user's own network, by its base class: what computes it, and who adapts it
+MODULES = {  # module of a user's network's base class -> backend, module that adapts it
     "torch.nn.modules.module": ("torch", "torch_modules"),
     "flax.linen.module": ("jax", "flax_modules"),
     "flax.nnx.module": ("jax", "flax_modules"),
@@ -285,7 +293,7 @@ MODULES = {  # a user's own network, by its base class: what computes it, and wh
 
 
 def adapt(network: Any, backend: str) -> Callable[[EnvSpec], Network]:
-    """A user's `torch.nn.Module` or Flax module in the place of the torso."""
+    """A user's `torch.nn.Module` or Flax module as a torso: a function from a spec to a network."""
     if isinstance(network, type):
         raise UserError(f"The network is the class {network.__name__}; give an instance, {network.__name__}(...).")
     homes = [base.__module__ for base in type(network).__mro__ if base.__name__ == "Module"]

@@ -1,4 +1,4 @@
-"""Which algorithm runs under which wiring: found by asking for every program, not written by hand."""
+"""Which algorithm runs under which wiring: found by building every program, not written by hand."""
 
 from itertools import product
 
@@ -7,15 +7,17 @@ from cavalcade.errors import UserError
 from cavalcade.experiment.experiment import ALGORITHMS, Experiment, Settings
 from cavalcade.experiment.systems import SYSTEMS
 
+# algorithm -> the first system that uses it
 HOME = {name: next(s for s, system in SYSTEMS.items() if system.algorithm == name) for name in ALGORITHMS}
 
 
 def wirings() -> list[tuple[str, str, str]]:
+    """All choices of acting, experience and updates."""
     return list(product(CHOICES["acting"], CHOICES["experience"], CHOICES["updates"]))
 
 
 def why_not(algorithm: str, wiring: tuple[str, str, str], environment: str = "CartPole-v1") -> str:
-    """Empty if the algorithm runs under the wiring; otherwise the sentence that refuses it."""
+    """The sentence with which the algorithm is refused under this wiring; empty if it runs."""
     acting, experience, updates = wiring
     settings = Settings(
         actors=2, acting=acting, experience=experience, updates=updates, learners=1 if updates == "own" else 2
@@ -28,7 +30,7 @@ def why_not(algorithm: str, wiring: tuple[str, str, str], environment: str = "Ca
 
 
 def table() -> list[str]:
-    """As lines of text; a number stands for a reason given below."""
+    """The table of `cavalcade systems --matrix` as lines of text; numbers stand for the reasons below it."""
     reasons: dict[str, int] = {}
     lines = [f"{'acting':<9}{'experience':<12}{'updates':<18}" + "".join(f"{name:<8}" for name in ALGORITHMS)]
     for wiring in wirings():

@@ -1,6 +1,7 @@
-"""What every run can be told, whatever it learns: how long, on what, judged how, kept where.
+"""The settings of every run, whatever its algorithm: how long, on what, how it is evaluated, what is written.
 
-`GROUPS` is the order in which the settings of a run and of its algorithm are shown: first what people change first.
+`GROUPS` is the order in which the settings of a run and of its algorithm are shown: first those that people change
+first.
 """
 
 from dataclasses import dataclass
@@ -28,6 +29,8 @@ _AS_SYSTEM = "; empty is as the system says"
 
 @dataclass(frozen=True)
 class Settings(Config):
+    """The settings of a run; each field says in one sentence what it means."""
+
     steps: int = setting(100_000, "environment steps of the whole run, of all actors together", "run", at_least=1)
     seed: int = setting(0, "of every random stream of the run", "run", at_least=0)
     target: float | None = setting(None, "the run ends when an evaluation reaches this mean return", "run")

@@ -12,15 +12,18 @@ from cavalcade.errors import UserError, nearest
 
 @dataclass(frozen=True)
 class System:
-    algorithm: str
-    architecture: str
+    """What `cavalcade train NAME` runs."""
+
+    algorithm: str  # name in `ALGORITHMS`
+    architecture: str  # name in `ARCHITECTURES`
     paper: str
-    about: str
+    about: str  # one line for a person
     settings: dict[str, Any] = field(default_factory=dict)
     pixels: dict[str, Any] = field(default_factory=dict)
 
 
-# Mnih 2015, extended data table 1: counts of steps are in agent steps (four frames each), target period in updates
+# Mnih 2015, extended data table 1. Counts of steps are in environment steps (four frames each), the target period in
+# updates.
 _NATURE = {
     "n_step": 1,
     "double": False,
@@ -43,12 +46,12 @@ _NATURE = {
 # Nair 2015, section 4: the settings of the Nature paper, with AdaGrad. The paper names no rate; this one is not tuned.
 _GORILA_PIXELS = {**_NATURE, "optimiser_name": "adagrad", "learning_rate": 1e-3, "optimiser_epsilon": 1e-10}
 
-# Horgan 2018, appendix C, in agent steps (four frames each).
+# Horgan 2018, appendix C, in environment steps (four frames each).
 _APEX_PIXELS = {
     "replay_size": 200_000,  # 2,000,000 in the paper, which take 15 GB
     "replay_start": 50_000,
     "batch": 512,
-    "update_every": 640,  # the paper's learner drew 9.7K transitions a second of the 12.5K that came
+    "update_every": 640,  # the paper's learner drew 9.7K transitions a second while 12.5K came in
     "updates_per_draw": 1,
     "target_period": 2_500,
     "pull_every": 100,  # 400 frames
@@ -60,8 +63,8 @@ _APEX_PIXELS = {
     "clip_rewards": True,
 }
 
-# Espeholt 2018, table G.1. There a lost life ends an episode: --option life_loss_info=true. The paper's deep network is
-# --convolution impala, on a CPU twelve times slower than the one chosen here, which is about its shallow one.
+# Espeholt 2018, table G.1. In the paper a lost life ends an episode: --option life_loss_info=true. Its deep network is
+# --convolution impala, on a CPU twelve times slower than the network chosen here, which is about its shallow one.
 _IMPALA_PIXELS = {
     "unroll": 20,
     "batch": 32,
@@ -177,6 +180,7 @@ SYSTEMS |= {
 
 
 def find(name: str) -> System:
+    """The system of this name, or a sentence with the names that there are."""
     if name not in SYSTEMS:
         raise UserError(f"There is no system '{name}'; choose one of {', '.join(SYSTEMS)}.{nearest(name, SYSTEMS)}")
     return SYSTEMS[name]

@@ -1,10 +1,10 @@
-"""All settings of a system in one typed object, for those who like their editor to complete names.
+"""All settings of a system in one typed object, so that an editor can complete their names.
 
     settings = cavalcade.settings("ppo", learning_rate=3e-4)
     run = cavalcade.train("ppo", "CartPole-v1", settings=settings.replace(steps=50_000))
 
-The object holds every value that the run will have: nothing is chosen behind it. So the settings that a system has for
-images are in it only if the environment is named: `cavalcade.settings("ppo", "ALE/Pong-v5")`.
+The object holds every value that the run will have: nothing is chosen later. So it has the settings of a system for
+images only if the environment is named: `cavalcade.settings("ppo", "ALE/Pong-v5")`.
 """
 
 from dataclasses import dataclass
@@ -41,6 +41,7 @@ class ImpalaSettings(Settings, Impala):
     """Settings of a run and of IMPALA."""
 
 
+# by algorithm
 KINDS: dict[str, type] = {"dqn": DQNSettings, "a2c": A2CSettings, "ppo": PPOSettings, "impala": ImpalaSettings}
 
 
@@ -68,7 +69,8 @@ def settings(system: str, environment: Any = None, options: dict | None = None, 
 
 
 def settings(system: str, environment: Any = None, options: dict | None = None, **changed: Any) -> Any:
-    """Every setting of `system` with its value, for vectors or, if it is named, for this environment."""
+    """Every setting of `system` with its value: for this environment, or without one for vector observations. `changed`
+    are values of settings that replace the system's."""
     kind = KINDS[find(system).algorithm]
     pixels = has_images(probe(environment, options or {})) if environment is not None else False
     values = {name: value for name, (value, _) in chosen(system, pixels).items()}

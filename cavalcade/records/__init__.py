@@ -1,4 +1,4 @@
-"""Records: what a run leaves behind in its folder, and how it is drawn and told."""
+"""Records: the run folder, the rows of metrics in it, and how runs are drawn and written about."""
 
 from cavalcade.records.figures import History, duration, is_number, number, score
 from cavalcade.records.folder import Run, default_path, environment_of, write_failure, written

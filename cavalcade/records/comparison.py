@@ -1,4 +1,4 @@
-"""What tells runs apart: runs of different settings are lines of their own, named by what differs; seeds are one."""
+"""Which runs are one line of a picture: those that differ only in their seed. Lines are named by what differs."""
 
 import json
 from collections.abc import Sequence
@@ -8,9 +8,9 @@ from typing import Any
 from cavalcade.errors import UserError
 from cavalcade.records.folder import Run
 
-# Of a config: what changes nothing in how a run learns. What begins with `evaluation` does not either.
+# Settings that do not change how a run learns; neither do those whose names begin with `evaluation`.
 ASIDE = ("format", "seed", "versions", "target", "rows", "checkpoint_seconds", "address")
-SPEAK_FOR_THEMSELVES = ("system", "environment", "backend", "runtime")  # their values need no name beside them
+SPEAK_FOR_THEMSELVES = ("system", "environment", "backend", "runtime")  # labels show these values without names
 LONGEST_LABEL, LONGEST_PIECE = 56, 32  # characters
 
 Facts = dict[str, str]  # settings by name, as JSON
@@ -18,15 +18,15 @@ Facts = dict[str, str]  # settings by name, as JSON
 
 @dataclass
 class Line:
-    """Runs of one setting."""
+    """Runs with the same settings."""
 
     label: str
     runs: list[Run]
 
 
 def lines(runs: Sequence[Run], labels: Sequence[str] = ()) -> list[Line]:
-    """The lines of a picture, in order of appearance. `labels`: one for each run, and runs with equal ones are one
-    line; or one for each line that there is without them."""
+    """The lines of a picture, in the order of their first runs. `labels`: one for each run, and runs with equal labels
+    are one line; or one for each of the lines that there are without labels."""
     if labels and len(labels) == len(runs):
         by_label: dict[str, list[Run]] = {}
         for label, run in zip(labels, runs):
@@ -45,6 +45,7 @@ def lines(runs: Sequence[Run], labels: Sequence[str] = ()) -> list[Line]:
 
 
 def _by_setting(runs: Sequence[Run]) -> list[Line]:
+    """One line for each combination of settings, labelled by what differs."""
     groups: dict[str, tuple[Facts, list[Run]]] = {}
     for facts, run in zip(_facts([run.config for run in runs]), runs):
         groups.setdefault(json.dumps(facts, sort_keys=True), (facts, []))[1].append(run)
@@ -52,14 +53,14 @@ def _by_setting(runs: Sequence[Run]) -> list[Line]:
     found = [Line(_label(facts, everyone), members) for facts, members in groups.values()]
     names = [line.label for line in found]
     for line, name in zip(found, names):
-        if not name or names.count(name) > 1:  # nothing is known, or what differs was too long to be said
+        if not name or names.count(name) > 1:  # no config, or the differences were cut off as too long
             line.label = f"{name}, {line.runs[0].path.name}".removeprefix(", ")
     return found
 
 
 def _facts(configs: Sequence[dict[str, Any]]) -> list[Facts]:
-    """What each run was told. A setting that not all configs of a system have, because another version of the program
-    wrote them, tells nothing apart; an option of the environment that was not given has its default."""
+    """The settings by which each run is compared. A setting that only some configs of a system have, because another
+    version of the program wrote them, is left out; an option of the environment that was not given is "default"."""
     everything = [_flat(config) for config in configs]
     options = dict.fromkeys(name for flat in everything for name in flat if name.startswith("options."))
     facts = []
@@ -71,6 +72,7 @@ def _facts(configs: Sequence[dict[str, Any]]) -> list[Facts]:
 
 
 def _flat(config: dict[str, Any]) -> Facts:
+    """A config without nesting: `options.NAME`, `algorithm.NAME`, and the rest by its names."""
     flat: Facts = {}
     for name, value in config.items():
         if name in ("options", "algorithm") and isinstance(value, dict):
@@ -81,7 +83,7 @@ def _flat(config: dict[str, Any]) -> Facts:
 
 
 def _label(facts: Facts, everyone: list[Facts]) -> str:
-    """What differs between the lines; settings of the algorithm between those of one system, for others have others."""
+    """The settings in which a line differs from others; an algorithm's settings are compared within one system only."""
     pieces = []
     for name in sorted(facts, key=_rank):
         peers = [other for other in everyone if not _of_algorithm(name) or other["system"] == facts["system"]]
@@ -99,13 +101,13 @@ def _of_algorithm(name: str) -> bool:
 
 
 def _rank(name: str) -> int:
-    """System, environment and its options, then the algorithm, then all the rest; else in the order of the config."""
+    """Where a setting stands in a label: system, environment, its options, the algorithm's, then all others."""
     first = [name == "system", name == "environment", name.startswith("options."), _of_algorithm(name)]
     return first.index(True) if any(first) else len(first)
 
 
 def _piece(name: str, value: Any) -> str:
-    """One setting in a label, with the name it has on the command line."""
+    """One setting as a label shows it, with its name on the command line."""
     section, _, inner = name.rpartition(".")
     word = inner.replace("_", "-")
     if section == "options":
@@ -119,6 +121,6 @@ def _piece(name: str, value: Any) -> str:
     elif isinstance(value, int | float):
         text = f"{word} {value:,}" if isinstance(value, int) else f"{word} {value:g}"
     else:
-        text = f"{word} {value or 'default'}"  # an empty one is what the system says
+        text = f"{word} {value or 'default'}"  # empty means as the system says
     half = LONGEST_PIECE // 2
     return text if len(text) <= LONGEST_PIECE else f"{text[: half - 1]}…{text[-half:]}"

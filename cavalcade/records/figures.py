@@ -1,4 +1,4 @@
-"""How figures are written for people: short numbers, durations, the course of a whole run in one line."""
+"""How figures are written for people: short numbers, durations, a whole run's returns as a line of blocks."""
 
 import math
 import numbers
@@ -8,12 +8,12 @@ from typing import Any
 
 
 def is_number(value: Any) -> bool:
-    """Whether there is something to show: neither a word nor NaN."""
+    """Whether the value is a finite number."""
     return isinstance(value, numbers.Real) and math.isfinite(value)
 
 
 def number(value: float) -> str:
-    """Three digits or so: 0.0123, 8.72, 87.2, 872, 87,213. For sizes and speeds; `score` is for results."""
+    """About three digits: 0.0123, 8.72, 87.2, 872, 87,213. For sizes and speeds; `score` is for results."""
     size = abs(value)
     if value == int(value) or size >= 100:
         return f"{value + 0.0:,.0f}"  # -0.0 is 0
@@ -32,6 +32,7 @@ def score(value: float) -> str:
 
 
 def duration(seconds: float | None, missing: str = "–") -> str:
+    """As h:mm:ss or m:ss."""
     if seconds is None:
         return missing
     minutes, second = divmod(int(seconds), 60)
@@ -40,7 +41,8 @@ def duration(seconds: float | None, missing: str = "–") -> str:
 
 
 class History:
-    """A whole run's values in bounded memory: when full, neighbours are averaged, and so are newcomers."""
+    """A whole run's values in at most `size` entries. When they are full each pair becomes its mean, and from then on
+    each new entry is the mean of twice as many values."""
 
     def __init__(self, size: int):
         self._size = size
@@ -58,7 +60,7 @@ class History:
             self._every *= 2
 
     def sparkline(self, width: int) -> str:
-        """At most `width` blocks, from the lowest value to the highest."""
+        """At most `width` blocks, each as high as the mean of its stretch between the lowest mean and the highest."""
         count = len(self._values)
         width = min(width, count)
         cuts = [count * i // width for i in range(width + 1)] if width else [0]

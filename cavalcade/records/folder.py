@@ -1,16 +1,16 @@
-"""Run folders: what one training leaves on disk, and where each part lies.
+"""Run folders: which files a run leaves on disk, and what is in them.
 
     config.json     everything needed to start this run again
-    metrics.jsonl   one JSON object a line: the truth that the display, TensorBoard and the plots show
+    metrics.jsonl   rows of metrics, one JSON object a line: what the display, TensorBoard and the plots show
     events.out.*    the same for TensorBoard (`tensorboard --logdir runs`)
     curve.png       return against environment steps
     report.json     where the time went, what bounded the run, what failed and was recovered
     faults.jsonl    each failure as it happened, if there was one
-    loggers.json    under which id loggers keep this run, if there are any
+    loggers.json    the ids under which loggers keep this run, if there are any
     checkpoints/    what `cavalcade resume` continues from
     policy/         what `evaluate`, `play` and `serve` load
 
-Every other module asks a `Run` for these places, so the layout is written down once.
+Every other module asks a `Run` for these paths, so the layout is written down once.
 """
 
 import contextlib
@@ -28,7 +28,7 @@ from cavalcade.records.figures import number
 
 
 class Run:
-    """One run folder. Made by `create` or `open`, which check it; the constructor only names its parts."""
+    """One run folder. Use `create` or `open`, which check it; the constructor only names its files."""
 
     def __init__(self, path: Path, config: dict[str, Any]):
         self.path = path
@@ -48,7 +48,7 @@ class Run:
         system, environment, seed, steps = (self.config.get(n) for n in ("system", "environment", "seed", "steps"))
         rows = self.rows()
         done, judged = rows[-1]["step"] if rows else 0, [row["evaluation"] for row in rows if "evaluation" in row]
-        total = f"{steps:,}" if isinstance(steps, int) else steps  # of a config.json that was written by hand
+        total = f"{steps:,}" if isinstance(steps, int) else steps  # else config.json was written by hand
         best = f", best evaluation {number(max(judged))}" if judged else ""
         return f"Run('{self.path}': {system} on {environment}, seed {seed}, {done:,} of {total} steps{best})"
 
@@ -56,7 +56,7 @@ class Run:
     def create(cls, path: str | Path, config: dict[str, Any]) -> "Run":
         """Start a new run in `path`, which is made if needed and must not hold a run yet."""
         text = json.dumps(config, indent=2, default=_as_json)
-        run = cls(Path(path), json.loads(text))  # the config as `open` will see it: tuples are lists
+        run = cls(Path(path), json.loads(text))  # the config as `open` will read it, with lists for tuples
         run._made = [folder for folder in (run.path, *run.path.parents) if not folder.exists()]
         try:
             run.path.mkdir(parents=True, exist_ok=True)
@@ -74,7 +74,7 @@ class Run:
 
     @classmethod
     def open(cls, path: str | Path) -> "Run":
-        """An existing run."""
+        """A run that exists; refused if it is no run folder."""
         run = cls(Path(path), {})
         if not run.path.is_dir():
             raise UserError(f"There is no run folder {run.path}: give the folder that `cavalcade train` printed.")
@@ -93,18 +93,18 @@ class Run:
         return run
 
     def discard(self) -> None:
-        """Undo `create` after a start that failed. Whatever was recorded or saved, what is told of failures and what
-        others put there stays."""
+        """Undo `create` after a start that failed. Nothing is removed if the run has rows, checkpoints, a policy or
+        faults; files of others stay in any case."""
         if self.rows() or any((self.path / name).exists() for name in ("checkpoints", "policy", "faults.jsonl")):
             return
         with contextlib.suppress(OSError):
             for file in (self.metrics_file, self.config_file):
                 file.unlink(missing_ok=True)
             for folder in self._made:
-                folder.rmdir()  # fails where there is something in it
+                folder.rmdir()  # fails if there is a file in it
 
     def change(self, **settings: Any) -> None:
-        """Settings of config.json in the place of those that are there, all at once or not at all."""
+        """Change settings in config.json, all at once or not at all."""
         self.config = {**self.config, **settings}
         try:
             write_atomically(self.config_file, json.dumps(self.config, indent=2).encode())
@@ -112,14 +112,14 @@ class Run:
             raise UserError(write_failure(self.config_file, error)) from error
 
     def rows(self) -> list[dict[str, Any]]:
-        """The metric rows in the order they were written. A line torn by a crash is passed over."""
+        """The rows of metrics in the order they were written. A line torn by a crash is left out."""
         return [row for _, row in self._lines()]
 
     def truncate(self, step: int) -> None:
-        """Forget the rows after `step`: they were written after the checkpoint that training resumes from."""
+        """Delete the rows after `step`: they were written after the checkpoint from which the run resumes."""
         if not self.metrics_file.exists():
             return
-        # Rewritten even if no row goes, because that also drops a torn last line before more are appended.
+        # Rewritten even if no row is deleted, because this also drops a torn last line before more are appended.
         kept = [line + b"\n" for line, row in self._lines() if row.get("step", 0) <= step]
         try:
             write_atomically(self.metrics_file, b"".join(kept))
@@ -127,6 +127,7 @@ class Run:
             raise UserError(write_failure(self.metrics_file, error)) from error
 
     def _lines(self) -> Iterator[tuple[bytes, dict[str, Any]]]:
+        """The intact lines of metrics.jsonl, as bytes and as rows."""
         if not self.metrics_file.exists():
             return
         for line in self.metrics_file.read_bytes().splitlines():
@@ -139,7 +140,7 @@ class Run:
 
 
 def default_path(system: str, environment: str, seed: int) -> Path:
-    """`runs/<system>-<environment>-s<seed>`, with -2, -3 and so on when that is taken."""
+    """`runs/<system>-<environment>-s<seed>`, with -2, -3 and so on if that exists."""
     name = re.sub(r"[^\w.+-]+", "-", f"{system}-{environment}-s{seed}")  # ALE/Pong-v5, my_module:Env-v0
     path, number = Path("runs") / name, 1
     while path.exists():
@@ -149,13 +150,14 @@ def default_path(system: str, environment: str, seed: int) -> Path:
 
 
 def written(environment: Any, name: str) -> str:
-    """An environment as config.json and policy.json have it: its id or module:function, or, of one that only the user's
-    code can make, `<name>`."""
+    """An environment as config.json and policy.json hold it: its id or module:function, or `<name>` if only the user's
+    code can make it."""
     return environment if isinstance(environment, str) else f"<{name}>"
 
 
 def environment_of(text: str, given: Any, what: str) -> Any:
-    """What `written` has written, or the environment that is `given` in its place; `what` was made with it."""
+    """The environment of a text that `written` gave, or the one that is `given` in its place; refused if only code can
+    make it and none is given. `what` was made with it: words for the message."""
     if given is not None:
         return given
     if text.startswith("<"):
@@ -174,6 +176,7 @@ def write_failure(path: Path, error: OSError) -> str:
 
 
 def _as_json(value: Any) -> Any:
+    """For `json.dumps`: values that JSON does not know."""
     if isinstance(value, Path):
         return str(value)
     if isinstance(value, np.generic | np.ndarray):

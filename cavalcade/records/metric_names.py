@@ -1,13 +1,15 @@
 """What each metric is called, where TensorBoard and loggers show it, and what it means.
 
-`metrics.jsonl` has flat names. In TensorBoard and in loggers the same numbers stand in groups, by the tags below. The
-table of the guide is made of this one.
+`metrics.jsonl` has flat names. TensorBoard and loggers show the same numbers in groups, under the tags below. The table
+in the guide is made from this one.
 """
 
 from typing import NamedTuple
 
 
 class Metric(NamedTuple):
+    """What is said of one metric, or of a family whose names begin alike."""
+
     tag: str  # group/name
     about: str
 
@@ -56,12 +58,12 @@ METRICS = {
     "updates_per_second": Metric("speed/updates_per_second", "updates each second, over ten rows or more"),
     "adjusted": Metric("active/adjusted", "sentences on what `--adjust-every` changed; in `metrics.jsonl` only"),
 }
-FAMILIES = {  # by how the name begins
+FAMILIES = {  # by the beginning of their names
     "time_": Metric("time/", "`time_ROLE`, `time_KIND_ROLE`: share of the time of all, or of a kind of process"),
     "active_": Metric("active/", "`active_KIND`: predictors, learners or actors that are active with `--adjust-every`"),
     "env/": Metric("env/", "`env/NAME`: a number that the environment put into its `info`"),
 }
-OTHERS = "learning/"  # the group of what only a loss of one's own knows
+OTHERS = "learning/"  # the group of all other metrics, such as those of a user's own loss
 
 
 def tag(name: str) -> str:
@@ -75,6 +77,7 @@ def tag(name: str) -> str:
 
 
 def explained(name: str) -> bool:
+    """Whether the metric is in the tables above."""
     return name in METRICS or name.startswith(tuple(FAMILIES))
 
 
@@ -85,6 +88,6 @@ def tagged(row: dict) -> dict[str, float]:
 
 
 def guide() -> list[str]:
-    """The lines of the guide's table."""
+    """The lines of the table in the guide."""
     known = [f"| `{name}` | `{metric.tag}` | {metric.about} |" for name, metric in METRICS.items()]
     return known + [f"| `{start}...` | `{metric.tag}...` | {metric.about} |" for start, metric in FAMILIES.items()]

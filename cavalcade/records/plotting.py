@@ -1,9 +1,9 @@
-"""Pictures of runs: how the return, or another metric, went; for one run, or for several settings over several seeds.
+"""Pictures of runs: the course of the return, or of another metric, of one run or of several settings and seeds.
 
-A line is what was earned in each stretch of the run (`curves.py`); runs that differ only in their seed are one line
-with a band from the lowest of them to the highest (`comparison.py`). Evaluations are markers of the line's colour.
-Figures are made directly, without pyplot, so that drawing changes nothing outside. Importing matplotlib takes
-half a second and more, which nobody should wait for before training begins: it happens in `_figure`.
+A line shows the mean in each stretch of the run (`curves.py`). Runs that differ only in their seed are one line with a
+band from the lowest of them to the highest (`comparison.py`). Evaluations are markers in the line's colour. Figures are
+made without pyplot, so that drawing changes no global state. Importing matplotlib takes half a second or more, so it is
+imported in `_figure` and not before training begins.
 """
 
 import io
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#56B4E9", "#E69F00", "#666666")
 INK, FAINT = "#333333", "#DDDDDD"
 SIZE, DOTS_PER_INCH = (8.0, 4.5), 120
-LEGEND_ROW, ROWS_THAT_FIT = 0.19, 3  # inches of a row of the legend; a longer one makes the picture higher
+LEGEND_ROW, ROWS_THAT_FIT = 0.19, 3  # inches of a row of the legend; more rows make the picture higher
 UNITS = ((3600.0, "hours"), (60.0, "minutes"), (1.0, "seconds"))
 EVALUATION: dict[str, Any] = {"linestyle": "", "markerfacecolor": "white", "markeredgewidth": 1.4}
 
 
 def draw_curve(run: Run) -> Path:
-    """Draw `curve.png` of one run: the return of each row faintly, its means, evaluations and the target."""
+    """Draw `curve.png` of one run: the return of each row (faint), means over bins, evaluations and the target."""
     rows = run.rows()
     points = Points.of(rows)
     edges = bins([points])
@@ -59,8 +59,8 @@ def draw_curve(run: Run) -> Path:
 def draw_runs(
     paths: Sequence[str | Path], out: Path, by: str = "step", metric: str = "return", labels: Sequence[str] = ()
 ) -> Path:
-    """Compare runs in one picture: one line for each setting, over all its seeds. `labels` name the lines otherwise
-    than by what differs: one for each run, or one for each line."""
+    """Compare runs in one picture, with one line for each combination of settings over all its seeds. `by`: the
+    horizontal axis, 'step' or 'time'. `labels`: names for the lines, one for each run or one for each line."""
     if by not in ("step", "time"):
         raise UserError(f"Runs are drawn by 'step' or by 'time', not by '{by}'.")
     if not paths:
@@ -91,24 +91,25 @@ def draw_runs(
 
 
 def _draw_line(axes: "Axes", curve: Curve, unit: float, style: dict[str, Any], shade: float) -> None:
-    """Solid where all runs are. Where some have not begun or have ended it is the mean of fewer: dotted says so."""
+    """Draw a line: solid where all runs have a value; dotted where only some have, so that the mean is of fewer."""
     x, solid = curve.x / unit, np.where(curve.whole, curve.mean, np.nan)
     if shade and (curve.high > curve.low).any():
         axes.fill_between(x, curve.low, curve.high, where=curve.whole, color=style["color"], alpha=shade, linewidth=0)
-    alone = "." if np.isfinite(curve.mean).sum() == 1 else ""  # a line of one point would not be seen
+    alone = "." if np.isfinite(curve.mean).sum() == 1 else ""  # a line of one point would be invisible
     axes.plot(x, solid, linewidth=2, marker=alone, **style)
     if (np.isfinite(curve.mean) & ~curve.whole).any():
         axes.plot(x, curve.mean, linewidth=1.2, linestyle=":", color=style["color"])
 
 
 def _draw_target(axes: "Axes", runs: Sequence[Run]) -> None:
+    """A horizontal line at the target, if all runs have the same."""
     targets = {run.config.get("target") for run in runs}
     if len(targets) == 1 and (target := targets.pop()) is not None:
         axes.axhline(target, color=INK, linewidth=1, linestyle="--", label=f"target {score(target)}")
 
 
 def _explain(axes: "Axes", judged: bool) -> None:
-    """Entries of the legend that belong to no line alone."""
+    """Add the entries of the legend that explain markers, bands and dots of all lines."""
     if judged:
         axes.plot([], [], marker="o", markersize=4, color=INK, label="evaluation", **EVALUATION)
     if axes.collections:
@@ -118,12 +119,13 @@ def _explain(axes: "Axes", judged: bool) -> None:
 
 
 def _title(runs: Sequence[Run]) -> str:
-    """What all runs share; what tells them apart is in the legend."""
+    """System and environment, as far as all runs share them; differences are in the legend."""
     known = [{str(run.config.get(key, "")) for run in runs} for key in ("system", "environment")]
     return " on ".join(name for values in known if len(values) == 1 for name in values if name)
 
 
 def _count(line: Line, drawn: int) -> str:
+    """How many runs or seeds a line has, and how many of them have something to draw, for its label."""
     if len(line.runs) == 1:
         return "" if drawn else " (nothing yet)"
     seeds = {str(run.config.get("seed")) for run in line.runs}
@@ -132,19 +134,19 @@ def _count(line: Line, drawn: int) -> str:
 
 
 def _unit(size: float, by: str) -> tuple[float, str]:
-    """What steps, or so many seconds, are divided by and called."""
+    """What numbers of this size on the horizontal axis are divided by, and the name of that unit."""
     return next((unit for unit in UNITS if size >= 2 * unit[0]), UNITS[-1]) if by == "time" else (1.0, "steps")
 
 
 def _what(metric: str, width: float, by: str = "step") -> str:
-    """The vertical axis: what is shown, and over how much of the horizontal one each point is a mean."""
+    """The label of the vertical axis: the metric, and over how many steps or how much time each point is a mean."""
     name = {"return": "episode return"}.get(metric, metric.replace("_", " "))
     unit, unit_name = _unit(width, by)
     return f"{name}\nmean of every {number(width / unit)} {unit_name}"
 
 
 def _nothing(metric: str, rows: Any) -> str:
-    """The sentence for a metric that no row has."""
+    """The message for a metric that no row has."""
     known = {name for each in rows for row in each for name, value in row.items() if is_number(value)}
     if metric == "return":
         return "There is nothing to draw: no episode has ended in any of these runs."
@@ -163,6 +165,7 @@ def _figure() -> tuple["Figure", "Axes"]:
 
 
 def _finish(figure: "Figure", axes: "Axes", title: str, unit: str, what: str) -> None:
+    """Label the axes, style them, and put legend and title above them."""
     from matplotlib.ticker import EngFormatter, StrMethodFormatter
 
     axes.set_xlabel("environment steps" if unit == "steps" else f"time in {unit}", color=INK)
@@ -179,7 +182,7 @@ def _finish(figure: "Figure", axes: "Axes", title: str, unit: str, what: str) ->
     axes.set_xlim(left=0)
     _, labels = axes.get_legend_handles_labels()
     rows = 0
-    if labels:  # above the axes, where it can never lie on a line, in as many columns as its longest entry lets
+    if labels:  # above the axes, where it covers no line, in as many columns as its longest entry allows
         columns = max(1, min(5, 100 // (max(map(len, labels)) + 6)))
         rows = -(-len(labels) // columns)
         figure.set_size_inches(SIZE[0], SIZE[1] + LEGEND_ROW * max(0, rows - ROWS_THAT_FIT))
@@ -189,6 +192,7 @@ def _finish(figure: "Figure", axes: "Axes", title: str, unit: str, what: str) ->
 
 
 def _write(figure: "Figure", path: Path) -> Path:
+    """Write the picture in the format of the path's suffix."""
     form = path.suffix.removeprefix(".").lower()
     if form not in figure.canvas.get_supported_filetypes():
         raise UserError(f"{path} is not the name of a picture: let it end in .png, .svg or .pdf.")

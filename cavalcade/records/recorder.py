@@ -1,9 +1,9 @@
-"""Recording: metric rows go to `metrics.jsonl`, which is the truth, and to TensorBoard, a convenience.
+"""Recording: rows of metrics go to `metrics.jsonl`, from which everything else is drawn, and to TensorBoard's events.
 
-A line is handed to the operating system as soon as it is made, so kill -9 loses nothing that was reported.
-A value that is not a number yet, such as a return before any episode has ended, is left out and never
-written as NaN, which is not JSON. TensorBoard shows metrics in groups, by the tags of `metric_names.py`; its events
-are made from its protobufs, so torch is not needed.
+A line is handed to the operating system as soon as it is made, so kill -9 loses no row. A value that is no number yet,
+such as a return before any episode has ended, is left out and never written as NaN, which is not JSON. TensorBoard
+shows metrics in groups, by the tags of `metric_names.py`; events are made from TensorBoard's protobufs, so torch is not
+needed.
 """
 
 import json
@@ -23,22 +23,22 @@ from cavalcade.records.metric_names import tagged
 
 
 class Recorder:
-    """Appends rows to a run. With `resume_step`, whatever was recorded after that step is forgotten first."""
+    """Appends rows to a run. With `resume_step`, rows after that step are deleted first. `notify` gets messages."""
 
     def __init__(self, run: Run, resume_step: int | None = None, notify: Callable[[str], None] = warnings.warn):
         self._path, self._faults = run.metrics_file, run.faults_file
         if resume_step is not None:
             run.truncate(resume_step)
         try:
-            # Unbuffered: a line that could not be written must not linger and fail again on closing.
+            # Unbuffered: a line that could not be written must not stay in a buffer and fail again on closing.
             self._file = open(run.metrics_file, "ab", buffering=0)  # noqa: SIM115 (closed in `close`)
         except OSError as error:
             raise UserError(write_failure(run.metrics_file, error)) from error
         self._events = _Events(run.path, resume_step, notify)
 
     def write(self, row: dict[str, Any]) -> dict[str, Any]:
-        """Record one row, and give it as it was written. It needs a `step`; values that are None, NaN or infinite are
-        dropped."""
+        """Record one row, and return it as it was written. It needs a `step`; values that are None, NaN or infinite are
+        left out."""
         if "step" not in row:
             raise UserError(
                 f"A metrics row needs a 'step', and this one has only {', '.join(sorted(row)) or 'nothing'}."
@@ -47,7 +47,7 @@ class Recorder:
         line = json.dumps(row).encode() + b"\n"
         path = self._path
         try:
-            while line:  # one call writes it all, except when the disk fills up in the middle
+            while line:  # one call writes all of it, unless the disk becomes full meanwhile
                 line = line[self._file.write(line) :]
             path = self._events.folder
             self._events.add(row)
@@ -56,7 +56,7 @@ class Recorder:
         return row
 
     def fault(self, fault: dict[str, Any]) -> None:
-        """Append to faults.jsonl: what failed and was started again."""
+        """Append a fault to faults.jsonl: which node failed, why, and what was done about it."""
         path = self._faults
         try:
             with open(path, "a") as file:
@@ -74,13 +74,13 @@ class Recorder:
 
 
 class _Events:
-    """TensorBoard's file of a run, opened late: importing tensorboard takes longer than a first update."""
+    """TensorBoard's file of a run. It is opened at the first update: importing tensorboard would delay that update."""
 
     def __init__(self, folder: Path, resume_step: int | None, notify: Callable[[str], None]):
         self.folder = folder
         self._notify = notify
         self._resume_step = resume_step
-        self._waiting: list[tuple[float, dict[str, Any]]] = []  # rows from before the first update
+        self._waiting: list[tuple[float, dict[str, Any]]] = []  # seconds and row of those not written yet
         self._writer: Any = None
         self._off = False
 
@@ -109,12 +109,12 @@ class _Events:
             self._notify("TensorBoard is not installed, so no events are written (pip install tensorboard).")
             return
         if self._writer is None:
-            # TensorBoard's own writer has a thread, which would print a traceback of its own on a full disk
+            # not TensorBoard's own writer, because its thread would print a traceback on a full disk
             path = self.folder / f"events.out.tfevents.{time.time():017.6f}.{socket.gethostname()}.{os.getpid()}"
             self._writer = RecordWriter(open(path, "wb", buffering=0))  # noqa: SIM115 (closed in `close`)
             self._write(Event(wall_time=time.time(), file_version="brain.Event:2"))
             if self._resume_step is not None:
-                # TensorBoard hides what earlier files of this folder hold from this step on.
+                # tells TensorBoard to hide what earlier files of this folder hold from this step on
                 start = SessionLog(status=SessionLog.START)
                 self._write(Event(wall_time=time.time(), step=self._resume_step + 1, session_log=start))
         for moment, row in self._waiting:
@@ -127,7 +127,7 @@ class _Events:
 
 
 def _plain(name: str, value: Any) -> Any:
-    """The value as JSON can hold it, or None when there is nothing to record."""
+    """The value as JSON can hold it; None if it is not to be recorded."""
     if isinstance(value, np.generic | np.ndarray):
         value = value.tolist()
     try:

@@ -1,7 +1,7 @@
-"""The time budget: what each kind of process spends its time on, which kind bounds the run, and what moves it.
+"""The time budget: what each kind of process spends its time on, which kind bounds the run, and which options help.
 
-Nodes book seconds by role, a runtime adds how long each process had nothing to do. Whoever waits least is what the
-others wait for; inside it the largest role counts.
+Nodes book seconds by role (`stopwatch.py`), and a runtime books how long each process had nothing to do as waiting. The
+kind of process that waits least is the one that the others wait for: the bottleneck, mostly for its largest role.
 """
 
 import os
@@ -11,15 +11,15 @@ from typing import NamedTuple
 
 from cavalcade.programs import WALL
 
-ALONE = "process"  # the kind of process that holds all nodes
-CORES = "cores"
-BESIDE = "evaluator"  # nobody waits for it
-MUCH = 0.3  # of its time: whoever waits so long waits for somebody else
-LARGE = 0.25  # of the time: worth a process of its own
-FREE = 0.5  # of a core: worth another actor or thread
-NAMED = 3  # options in one sentence, at most
+ALONE = "process"  # the kind of a process that holds all nodes
+CORES = "cores"  # as a bottleneck: too few of them
+BESIDE = "evaluator"  # the kind of process for which nobody waits
+MUCH = 0.3  # share of its time: a kind of process that waits as much waits for another
+LARGE = 0.25  # share of the time: work that is worth a process of its own
+FREE = 0.5  # idle cores: enough for another actor or thread
+NAMED = 3  # options that are advised, at most
 
-# role -> options that make it cheaper or spread it, the strongest first
+# role -> options that make it cheaper or spread it over processes, the strongest first
 LEVERS = {
     "environment": (("actors", "more"),),
     "acting": (("envs", "more"), ("actors", "more"), ("acts_in", "another")),
@@ -34,16 +34,16 @@ LEVERS = {
     ),
     "evaluating": (("evaluations", "fewer"), ("evaluation_episodes", "fewer")),
 }
-NEED_CORES = ("actors", "threads")
-SLACK = (("queue_batches", "more"), ("tolerance", "larger"))  # how far actors and learner may be apart
+NEED_CORES = ("actors", "threads")  # options that only help on idle cores
+SLACK = (("queue_batches", "more"), ("tolerance", "larger"))  # options that let actors and learner be further apart
 
 
 class Spent(NamedTuple):
     """The time of all processes of one kind."""
 
     processes: int
-    wall: float  # seconds, of all of them together
-    shares: dict[str, float]  # of it, by role; with what nobody booked they add up to 1
+    wall: float  # seconds, summed over the processes
+    shares: dict[str, float]  # of `wall`, by role; time that no node booked is missing to 1
 
     @property
     def waiting(self) -> float:
@@ -55,7 +55,7 @@ class Spent(NamedTuple):
 
     @property
     def busy(self) -> float:
-        """How many of the processes are at work at a time."""
+        """How many of the processes are at work at the same time, in the mean."""
         return self.processes * sum(self.work.values())
 
 
@@ -63,11 +63,13 @@ Budget = dict[str, Spent]  # by kind of process: actor, learner, evaluator, ...
 
 
 class Bottleneck(NamedTuple):
-    who: str  # a kind of process, or the cores
-    role: str
-    share: float  # of the role in who's time
-    advice: tuple[str, ...]  # what moves it
-    evidence: str = ""
+    """What bounds the speed of a run."""
+
+    who: str  # a kind of process, or CORES
+    role: str  # the largest share of its time
+    share: float  # of that role
+    advice: tuple[str, ...]  # options that help, as words
+    evidence: str = ""  # in words, such as who waits for it
 
     @property
     def where(self) -> str:
@@ -77,7 +79,7 @@ class Bottleneck(NamedTuple):
 
     @property
     def short(self) -> str:
-        """For a log."""
+        """A few words for a line of a log."""
         return f"{CORES}: {self.evidence}" if self.who == CORES else f"{self.who} {self.share * 100:.0f} % {self.role}"
 
     @property
@@ -86,20 +88,21 @@ class Bottleneck(NamedTuple):
 
 
 class Ledger:
-    """Adds up what nodes report, by kind of process."""
+    """Adds up the seconds that nodes report, by kind of process."""
 
     def __init__(self, places: dict[str, str] | None = None):
-        """`places`: the process of each node; none where one process holds them all."""
+        """`places`: node -> process; None if one process holds all nodes."""
         self.places = places or {}
         self.processes = Counter(map(_kind, set(self.places.values()))) if places else Counter({ALONE: 1})
-        self.seconds: dict[str, dict[str, float]] = {}  # by kind of process, by role and WALL
+        self.seconds: dict[str, dict[str, float]] = {}  # kind of process -> role, or WALL -> seconds
 
     def book(self, reports: dict[str, dict]) -> None:
+        """Add the seconds of one round of reports, by node."""
         walls: dict[str, float] = {}
         for name, report in reports.items():
             process = self.places.get(name, name) if self.places else ALONE
             for role, amount in report.get("seconds", {}).items():
-                if role == WALL:  # nodes of one process share its time
+                if role == WALL:  # nodes of one process share its time: counted once
                     walls[process] = max(walls.get(process, 0.0), amount)
                 else:
                     self._add(process, role, amount)
@@ -126,7 +129,7 @@ class Ledger:
 
 
 def together(budget: Budget) -> dict[str, float]:
-    """Shares of the time of all processes."""
+    """Shares of the time of all processes together, by role."""
     wall = sum(spent.wall for spent in budget.values())
     shares: dict[str, float] = {}
     for spent in budget.values():
@@ -136,7 +139,7 @@ def together(budget: Budget) -> dict[str, float]:
 
 
 def bottleneck(budget: Budget, cores: int, options: Set[str]) -> Bottleneck | None:
-    """What bounds the run, and what moves it; of `options`, the settings that this system has, and no others."""
+    """What bounds the run, and which of `options` (the settings that this system has) help; None if nobody works."""
     budget = {kind: spent for kind, spent in budget.items() if spent.work}
     if not budget:
         return None
@@ -151,7 +154,7 @@ def bottleneck(budget: Budget, cores: int, options: Set[str]) -> Bottleneck | No
         return _short_of_cores(budget, busy, cores, options)
     who = min(waits, key=lambda kind: waits[kind])
     role, share = _largest(budget[who].work)
-    advice = _more(SLACK, options) if waits[who] >= MUCH and len(others) > 1 else []  # they take turns
+    advice = _more(SLACK, options) if waits[who] >= MUCH and len(others) > 1 else []  # all wait: they take turns
     advice += _levers(role, options, " on more cores" if cores - busy < FREE else "")
     longest = max(waits, key=lambda kind: waits[kind])
     evidence = f"{longest} waits {waits[longest] * 100:.0f} %" if longest != who else ""
@@ -164,7 +167,7 @@ def cores_here() -> int:
 
 
 def _short_of_cores(budget: Budget, busy: float, cores: int, options: Set[str]) -> Bottleneck:
-    """Nobody waits much, and there are more processes at work than cores: what costs most, and room for it."""
+    """The bottleneck if more processes are at work than there are cores and no kind waits much: the largest role."""
     shares = together(budget)
     role, share = _largest({role: shares[role] for spent in budget.values() for role in spent.work})
     advice = ["more cores", *(["--runtime ray --address"] if "address" in options else []), *_levers(role, options)]
@@ -172,28 +175,32 @@ def _short_of_cores(budget: Budget, busy: float, cores: int, options: Set[str]) 
 
 
 def _way_out_of_one_process(shares: dict[str, float], cores: int, options: Set[str]) -> list[str]:
+    """Advice to use several processes, if acting and learning could overlap or acting could be spread."""
     if cores < 2 or "runtime" not in options:
         return []
     acting = shares.get("environment", 0.0) + shares.get("acting", 0.0)
     if min(acting, shares.get("learning", 0.0)) >= LARGE and _more(SLACK, options):
-        return ["--runtime process"]  # they overlap
+        return ["--runtime process"]  # acting and learning overlap
     return ["--runtime process", "more --actors"] if acting >= 2 * LARGE else []
 
 
 def _levers(role: str, options: Set[str], where: str | None = None) -> list[str]:
-    """`where` another actor or thread would run; None if it would not help."""
+    """Advice for a role. `where` another actor or thread would run (in words, or empty for here); None if more of them
+    would not help."""
     levers = [(name, how) for name, how in LEVERS.get(role, ()) if where is not None or name not in NEED_CORES]
-    if "update_every" in options:  # where experience is replayed, a step costs batch / update_every samples
+    if "update_every" in options:  # with replay an environment step costs batch / update_every samples
         levers = [(name, "smaller" if name == "batch" else how) for name, how in levers]
     return _more(levers, options, where or "")
 
 
 def _more(levers: Iterable[tuple[str, str]], options: Set[str], where: str = "") -> list[str]:
+    """Those (option, how) that this system has, as words: "more --actors"."""
     named = [(name, f"{how} --{name.replace('_', '-')}") for name, how in levers if name in options]
     return [words + where if name in NEED_CORES else words for name, words in named]
 
 
 def _named(advice: list[str]) -> tuple[str, ...]:
+    """The first few, each once."""
     return tuple(dict.fromkeys(advice))[:NAMED]
 
 
@@ -203,4 +210,5 @@ def _largest(shares: dict[str, float]) -> tuple[str, float]:
 
 
 def _kind(process: str) -> str:
+    """The kind of a process: its name without its number."""
     return process.split("/")[0]

@@ -1,12 +1,12 @@
-"""Callbacks: objects of the user's that hear what a run does, in the driver, and may end it.
+"""Callbacks: objects of the user's that are told what a run does, and may end it.
 
     class Patience(cavalcade.Callback):
         def on_evaluation(self, run, evaluation):
             if evaluation.median > 400:
                 return cavalcade.STOP
 
-They are called between two turns of the program, on every runtime in the process that `cavalcade.train` was called in:
-nothing of them travels to other processes, and the run waits for them only where all its work is done in that process.
+Callbacks are called between two turns of the program, on every runtime in the process that called `cavalcade.train`.
+They never travel to other processes. While one of them runs, only the work of that process waits.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,15 +18,15 @@ from cavalcade.errors import UserError, nearest
 from cavalcade.failures import Failure
 from cavalcade.records import Run
 
-STOP = "stop"  # what a hook returns to end the run, with a checkpoint; `resume` goes on from it
+STOP = "stop"  # a hook returns it to end the run with a checkpoint, from which `resume` goes on
 HOOKS = ("on_start", "on_metrics", "on_evaluation", "on_checkpoint", "on_end")
 
 
 @dataclass(frozen=True)
 class Evaluation:
-    """What the policy of a moment earned, episode by episode."""
+    """The result of judging a policy, episode by episode."""
 
-    step: int  # environment steps that had been made by then
+    step: int  # environment steps that the run had done
     returns: tuple[float, ...]
     lengths: tuple[int, ...]  # in steps
 
@@ -40,42 +40,43 @@ class Evaluation:
 
 
 class Callback:
-    """Override what you want to hear of. Any object with some of these methods is a callback too."""
+    """Override the hooks that you need. Any object with one of these methods is a callback too."""
 
-    # when a hook raises: "stop" ends the run with a checkpoint and its error; "continue" notes it and goes on
+    # if a hook raises: "stop" ends the run with a checkpoint and that error; "continue" notes the error and goes on
     on_error = "stop"
 
     def on_start(self, run: Run) -> str | None:
-        """Training begins, or goes on after `resume`. What is raised here ends the run before it begins."""
+        """Training begins, or goes on after `resume`. An exception here ends the run before it begins."""
 
     def on_metrics(self, run: Run, row: dict[str, Any]) -> str | None:
-        """A row was written to `metrics.jsonl`; the row."""
+        """This row was written to `metrics.jsonl`."""
 
     def on_evaluation(self, run: Run, evaluation: Evaluation) -> str | None:
-        """A policy was judged; if it is the best so far, it lies in `run.policy` already."""
+        """A policy was judged. If it is the best so far, it was saved in `run.policy` before this call."""
 
     def on_checkpoint(self, run: Run, step: int) -> str | None:
-        """A checkpoint of this step is whole on disk."""
+        """The checkpoint of this step is completely written."""
 
     def on_end(self, run: Run, report: dict[str, Any]) -> None:
-        """Nothing follows, however it came about: what `report.json` holds, and `ended`, which is "finished",
-        "stopped" by a callback, "interrupted" or "failed"."""
+        """The run is over, for whatever reason: nothing is called after this. `report` is that of `report.json` with
+        `ended`, which is "finished", "stopped" (by a callback), "interrupted" or "failed"."""
 
 
 class Callbacks:
-    """All of a run. Whoever drives it tells them what happens, and looks whether it is to end."""
+    """All callbacks of a run. The session tells them what happens, and looks at `ending` after each turn."""
 
     def __init__(self, callbacks: Sequence[Any], run: Run, note: Callable[[str, str, bool], None]):
-        """`note`: gets name, sentence and whether it is the first time, where one failed and the run goes on."""
+        """`note`: called if a callback failed and the run goes on, with the hook's name, the sentence, and whether this
+        callback failed for the first time."""
         self.callbacks, self.run, self.note = callbacks, run, note
-        self.started = False  # and not ended yet
-        self.ending: str | None = None  # by whom the run is to be ended, to be followed by when
-        self.error: UserError | None = None  # if it is because of a failure
-        self.unreliable: list[Any] = []  # those that failed and let the run go on
+        self.started = False  # `start` was called, and `end` not yet
+        self.ending: str | None = None  # why the run has to end, as the beginning of a sentence; None: it goes on
+        self.error: UserError | None = None  # the error to raise after the end, if a failure ended the run
+        self.unreliable: list[Any] = []  # callbacks that failed while the run went on
 
     def start(self) -> None:
-        """Who fails now, such as a logger without its server, ends the run before it begins, whatever `on_error`
-        says; those before it are still told of the end."""
+        """Call `on_start`. A callback that fails here, such as a logger without its server, ends the run before it
+        begins, whatever its `on_error` says; of the end, only those that started before it are told."""
         self.started = bool(self.callbacks)
         for number, callback in enumerate(self.callbacks):
             if failure := self._call(callback, "on_start"):
@@ -83,6 +84,7 @@ class Callbacks:
                 raise failure
 
     def tell(self, hook: str, *given: Any) -> None:
+        """Call one hook of every callback."""
         for callback in self.callbacks:
             failure = self._call(callback, hook, *given)
             if failure and getattr(callback, "on_error", "stop") == "stop":
@@ -97,7 +99,7 @@ class Callbacks:
         self.tell("on_end", report)
 
     def _call(self, callback: Any, hook: str, *given: Any) -> UserError | None:
-        """Why it failed, if it did."""
+        """Call one hook of one callback; gives the error if it failed, as a sentence."""
         method, name = getattr(callback, hook, None), _name(callback, hook)
         if method is None:
             return None
@@ -120,7 +122,7 @@ def _name(callback: Any, hook: str) -> str:
 
 
 def require_callbacks(callbacks: Any) -> tuple:
-    """Refuse what would never be called."""
+    """Refuse objects that have no hooks, or whose methods would never be called."""
     if not isinstance(callbacks, list | tuple):
         raise UserError(f"callbacks is a {type(callbacks).__name__}; give a list of callbacks.")
     for callback in callbacks:

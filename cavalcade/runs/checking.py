@@ -1,7 +1,7 @@
 """What is wrong with an environment, before a run is wasted on it: `cavalcade check ENV`, or `cavalcade.check(...)`.
 
-It is a short run without learning: random legal actions under the same checks as in training, and a look at what comes
-back. Whether a seed repeats an episode, how episodes end, what is rewarded, how large numbers are, how fast it steps.
+A check is a short run without learning: random legal actions under the same checks as in training. It looks at whether
+a seed repeats an episode, how episodes end, what is rewarded, how large numbers are and how fast the environment steps.
 """
 
 import time
@@ -21,35 +21,38 @@ from cavalcade.networks import is_image
 from cavalcade.records import number
 from cavalcade.specs import MASK, EnvSpec, Leaf
 
-TRACE = 100  # steps in which two episodes of one seed are compared
-LARGE = 100.0  # a value of this size in an observation is far from what networks begin with
-FAR = 10.0  # so are bounds of actions
+TRACE = 100  # steps that are compared between two environments with one seed
+LARGE = 100.0  # size of values in observations that is far from what networks begin with
+FAR = 10.0  # the same for bounds of actions
 
 
 @dataclass(frozen=True)
 class Finding:
+    """One sentence about an environment."""
+
     level: str  # ok, warning, error
-    about: str
+    about: str  # its topic, in one word
     sentence: str
 
 
 @dataclass
 class Journey:
-    """What random legal actions led to."""
+    """What was seen while random legal actions were taken."""
 
-    observations: list[list[np.ndarray]] = field(default_factory=list)  # the leaves of the first steps
+    observations: list[list[np.ndarray]] = field(default_factory=list)  # arrays of the first TRACE observations
     rewards: list[np.ndarray] = field(default_factory=list)
-    lowest: list[float] = field(default_factory=list)  # of each leaf
+    lowest: list[float] = field(default_factory=list)  # value of each array
     highest: list[float] = field(default_factory=list)
     lengths: list[int] = field(default_factory=list)  # of episodes
-    terminated: int = 0
+    terminated: int = 0  # episodes
     truncated: int = 0
     both: int = 0
-    steps: int = 0
-    seconds: float = 0.0
+    steps: int = 0  # of all environments
+    seconds: float = 0.0  # inside the environments
     changes: bool = False  # whether observations differ from the first
 
     def see(self, observation: tree.Tree) -> None:
+        """Take in the observations [N, ...] of one step."""
         leaves = [leaf for name, leaf in tree.named(observation) if name != MASK]
         if not self.observations:
             self.lowest, self.highest = ([np.inf] * len(leaves), [-np.inf] * len(leaves))
@@ -62,7 +65,7 @@ class Journey:
             self.observations.append([leaf.copy() for leaf in leaves])
 
     def same(self, other: "Journey") -> bool:
-        """Whether both took the same course, as far as both went."""
+        """Whether observations and rewards are the same, as far as both journeys have them."""
         seen = zip(self.observations, other.observations)
         return all(np.array_equal(a, b) for ours, theirs in seen for a, b in zip(ours, theirs)) and all(
             np.array_equal(a, b) for a, b in zip(self.rewards, other.rewards)
@@ -70,13 +73,15 @@ class Journey:
 
 
 def check(environment: Any, *, options: dict | None = None, steps: int = 1_000, seed: int = 0) -> list[Finding]:
-    """What is found about `environment` in about `steps` steps: an id, a function or an object, as for `train`."""
+    """What is found in about `steps` steps of `environment`: an id, a function or an object, as `train` takes."""
     if steps < 1:
         raise UserError(f"steps is {steps}; it has to be at least 1.")
     return Check(environment, options or {}, steps, seed).findings
 
 
 class Check:
+    """Makes an environment, steps it, and collects findings; each method looks at one topic."""
+
     def __init__(self, environment: Any, options: dict, steps: int, seed: int) -> None:
         self.environment, self.options, self.steps, self.seed = environment, options, steps, seed
         self.count = envs.held(environment) or 1
@@ -106,12 +111,13 @@ class Check:
         return envs.make(self.environment, self.count, seed, **self.options)
 
     def _say(self, level: str, about: str, sentence: str) -> None:
+        """Add a finding, unless there is the same already."""
         finding = Finding(level, about, sentence)
         if finding not in self.findings:
             self.findings.append(finding)
 
     def _tried(self, about: str, attempt: Callable[[], Any]) -> Any:
-        """Its result, or None with a finding where the environment fails."""
+        """The result of `attempt`; None, and a finding, if the environment fails in it."""
         try:
             return attempt()
         except BadEnvironment as error:
@@ -199,7 +205,7 @@ class Check:
             self._say("ok", "endings", f"{shown}: {counts}.")
 
     def _limit(self) -> int | None:
-        """Of the steps or, in Atari, frames of an episode, where Gymnasium knows one."""
+        """The limit of an episode that Gymnasium knows, in steps (in Atari: frames); None if there is none."""
         found = envs.named(self.environment) if isinstance(self.environment, str) else self.environment
         spec = gym.registry.get(found) if isinstance(found, str) else getattr(found, "spec", None)
         known = {} if spec is None else {"max_episode_steps": spec.max_episode_steps, **spec.kwargs, **self.options}
@@ -218,7 +224,7 @@ class Check:
         self._say("ok", "speed", f"{number(1 / each)} steps/s of one process, {number(each * 1e3)} ms for each.")
 
     def _seeds(self) -> None:
-        """New environments each time: what an old one remembers must not matter."""
+        """Whether a seed repeats its episodes. Each time in new environments, which remember nothing."""
         seeds = (self.seed, self.seed, self.seed + 1)
         journeys = [self._tried("seeds", partial(self._fresh, seed)) for seed in seeds]
         if any(journey is None for journey in journeys):
@@ -237,6 +243,7 @@ class Check:
             self._say("ok", "seeds", "A seed repeats its episodes, and another gives others.")
 
     def _fresh(self, seed: int) -> Journey:
+        """A journey in new environments with this seed; its actions are always the same."""
         pool = self._make(seed)
         try:
             return travel(pool, min(self.steps, TRACE), self.seed)
@@ -244,6 +251,8 @@ class Check:
             pool.close()
 
     def _resume(self) -> None:
+        """How environments go on after a resume: save some, restore them into new ones."""
+
         def again() -> str:
             pool = self._make(self.seed)
             travel(pool, min(self.steps, TRACE // 2), self.seed)

@@ -1,8 +1,8 @@
 """The display: what a user watches while training runs, from the same rows that are recorded.
 
-On a terminal it is one panel that is redrawn in place; in a log file or in CI, a plain line now and then.
-Both are drawn from inside `update`, so no thread is left behind by a signal, a fork or a debugger.
-A value that is not known yet is a dash, never NaN. `Picture` is what is shown, `Display` is where and when.
+On a terminal the display is one panel that is redrawn in place; in a log file or in CI, a plain line every few seconds.
+Both are drawn inside `update`, without a thread that a signal, a fork or a debugger could leave behind. A value that is
+not known yet is a dash, never NaN. `Picture` decides what is shown, `Display` where and when.
 """
 
 import atexit
@@ -23,37 +23,37 @@ from cavalcade.records import History, duration, is_number, number, score
 from cavalcade.runs.budget import Bottleneck
 from cavalcade.runs.metrics import WINDOW
 
-if TYPE_CHECKING:  # rich takes 50 ms and is needed only where somebody watches
+if TYPE_CHECKING:  # rich takes 50 ms to import and is needed only on a terminal
     from rich.panel import Panel
     from rich.text import Text
 
 REDRAWN_EVERY = 0.2  # seconds, on a terminal
 PRINTED_EVERY = 5.0  # seconds, in a log
 WIDEST_PANEL = 100  # columns: longer lines are harder to read
-LABEL_WIDTH = 12
-ENVIRONMENT, SHOWN_OF_ENVIRONMENTS = "env/", 4  # metrics of environments: how their names begin, and how many are shown
-SCORES = ("return", "return_low", "return_high", "evaluation")  # of a row; the others are `number`s
+LABEL_WIDTH = 12  # columns
+ENVIRONMENT, SHOWN_OF_ENVIRONMENTS = "env/", 4  # of metrics: beginning of their names; how many
+SCORES = ("return", "return_low", "return_high", "evaluation")  # metrics written by `score`; others by `number`
 COLOURS = dict(zip(ROLES, ("green", "cyan", "bright_blue", "blue", "magenta", "red", "yellow"), strict=True))
 
 
 class Display:
-    """Shows progress to a person (a live panel) or to a log (plain lines)."""
+    """Shows progress to a person (a panel that changes) or writes it to a log (plain lines)."""
 
     def __init__(self, title: str, total_steps: int, target: float | None, interactive: bool | None = None):
-        """`interactive`: True draws the panel, False says nothing at all, None finds out: the panel on a terminal,
-        lines elsewhere."""
+        """`interactive`: True draws the panel, False prints nothing at all, None draws the panel on a terminal and
+        prints lines elsewhere."""
         self.silent = interactive is False
         self.interactive = _somebody_watches() if interactive is None else interactive
         self._picture = Picture(title, total_steps, target)
         self._drawn_at = -math.inf
-        self._undrawn = False  # whether something has arrived since it was last drawn
+        self._undrawn = False  # whether a row has come since the last drawing
         self._closed = False
         self._live: Any = None
         if self.interactive:
             from rich.console import Console
             from rich.live import Live
 
-            # It redirects standard output and error, so whatever anybody prints appears above the panel.
+            # `Live` redirects standard output and error, so everything that is printed appears above the panel.
             self._live = Live(console=Console(force_terminal=True), auto_refresh=False)
             atexit.register(self._live.stop)  # a crash must not leave the user without a cursor
         else:
@@ -61,7 +61,7 @@ class Display:
             self._print(f"{title}: {total_steps:,} steps{goal}")
 
     def update(self, row: dict[str, Any], bottleneck: Bottleneck | None = None) -> None:
-        """Take in one row of metrics, and draw if the last drawing is old enough."""
+        """Take in one row of metrics; draw if the last drawing is long enough ago."""
         self._picture.add(row, bottleneck)
         self._undrawn = True
         pause = REDRAWN_EVERY if self.interactive else PRINTED_EVERY
@@ -69,7 +69,7 @@ class Display:
             self._draw()
 
     def note(self, text: str) -> None:
-        """A message that stays, above the panel."""
+        """Print a message, which stays above the panel."""
         self._print(text)
 
     def close(self, summary_lines: Iterable[str] = ()) -> None:
@@ -91,7 +91,7 @@ class Display:
         if self._live is None:
             self._print(self._picture.line())
             return
-        self._live.start()  # does nothing if it is started
+        self._live.start()  # does nothing if it is running
         self._live.update(self._picture.panel(self._live.console.width), refresh=True)
 
     def _print(self, line: str) -> None:
@@ -99,12 +99,12 @@ class Display:
             return
         try:
             print(line, flush=True)
-        except BrokenPipeError:  # `cavalcade train ... | head`: whoever read has gone, but training goes on
+        except BrokenPipeError:  # `cavalcade train ... | head`: the reader has gone, training goes on
             sys.stdout = open(os.devnull, "w")  # noqa: SIM115 (open until the process ends)
 
 
 class Picture:
-    """The latest value of everything, a short history, and how to write them as a line or as a panel."""
+    """The latest value of every metric and a short history, written as a line or drawn as a panel."""
 
     def __init__(self, title: str, total_steps: int, target: float | None):
         self.title = title
@@ -126,12 +126,13 @@ class Picture:
             self.recent.append((known.get("time", time.monotonic() - self._started), known["step"]))
 
     def show(self, key: str, missing: str = "–") -> str:
+        """The latest value of a metric, for a person."""
         if key not in self.latest:
             return missing
         return score(self.latest[key]) if key in SCORES else number(self.latest[key])
 
     def seconds_left(self) -> float | None:
-        """From the pace of the latest rows, so that a run that was resumed is judged by what it does now."""
+        """Seconds to the end at the speed of the latest rows, not counting earlier sittings; None if not known yet."""
         if len(self.recent) < 2:
             return None
         (earlier, before), (later, now) = self.recent[0], self.recent[-1]
@@ -140,12 +141,12 @@ class Picture:
         return max(self.total - now, 0) * (later - earlier) / (now - before)
 
     def _speeds(self) -> list[str]:
-        """What is counted in a second; frames only where they are not the steps of the agent."""
+        """What is shown per second; frames only where a step plays several of them."""
         frames = self.latest.get("frames_per_second") != self.latest.get("steps_per_second")
         return ["steps", *(["frames"] if frames else []), "updates"]
 
     def line(self) -> str:
-        """One line for a log, in ASCII because a log's encoding is anybody's guess."""
+        """One line for a log, in ASCII because the encoding of a log is not known."""
         show, step = functools.partial(self.show, missing="-"), self.latest.get("step", 0)
         parts = [
             f"step {step:,.0f}/{self.total:,} ({100 * step / self.total:.0f} %)",
@@ -161,7 +162,7 @@ class Picture:
         return "  ".join([*parts, f"left {duration(self.seconds_left(), '-')}"])
 
     def panel(self, width: int) -> "Panel":
-        """Everything, in a frame that is at most `width` columns wide."""
+        """The panel, at most `width` columns wide."""
         from rich.panel import Panel
         from rich.table import Table
 
@@ -176,6 +177,7 @@ class Picture:
         return Panel(grid, title=title, title_align="left", width=width, border_style="blue")
 
     def _panel_lines(self, room: int) -> "Iterable[tuple[str, Text]]":
+        """Label and text of every line of the panel; a text has `room` columns."""
         show, step = self.show, self.latest.get("step", 0)
         yield "progress", _bar(step / self.total, "green", f"{step:,.0f} of {self.total:,}", room)
         elapsed, left = duration(self.latest.get("time")), duration(self.seconds_left())
@@ -199,7 +201,7 @@ class Picture:
         yield from self._time(room)
 
     def _of_environments(self) -> list[tuple[str, str]]:
-        """Numbers that environments put into their infos: name and key of the first few."""
+        """Name and key of the first few metrics that environments put into their infos."""
         keys = sorted(key for key in self.latest if key.startswith(ENVIRONMENT))
         return [(key.removeprefix(ENVIRONMENT), key) for key in keys[:SHOWN_OF_ENVIRONMENTS]]
 
@@ -213,14 +215,14 @@ class Picture:
         return words
 
     def _time(self, room: int) -> "Iterable[tuple[str, Text]]":
-        """What bounds the run, where the time of all processes goes, and a legend whose entries stay in place."""
+        """Lines on the bottleneck, a bar of where the time of all processes goes, and its legend in a fixed order."""
         found = self.bottleneck
         facts = {"bottleneck": found.where, "moved by": ", ".join(found.advice)} if found else {"bottleneck": "–"}
         for label, words in facts.items():
             for n, line in enumerate(textwrap.wrap(words, room)):
                 yield "" if n else label, _text((line, ""))
         shares = [self.latest.get(f"time_{role}", 0.0) for role in ROLES]
-        whole = max(sum(shares), 1.0)  # what no role claims stays grey
+        whole = max(sum(shares), 1.0)  # time that no role has booked stays grey
         ends = [round(room * sum(shares[: n + 1]) / whole) for n in range(len(shares))]
         spans = zip([0, *ends], ends, COLOURS.values())
         blocks = [("█" * (end - start), colour) for start, end, colour in spans]
@@ -239,7 +241,7 @@ def export_svg(
     path: Path,
     bottleneck: Bottleneck | None = None,
 ) -> None:
-    """Draw the panel as it looks after `rows` into an SVG file, for a page or a README."""
+    """Draw the panel as it looks after these rows into an SVG file, for a page or a README."""
     from rich.console import Console
 
     picture = Picture(title, total, target)
@@ -251,6 +253,7 @@ def export_svg(
 
 
 def _somebody_watches() -> bool:
+    """Whether standard output is a terminal that can show the panel."""
     encoding = (getattr(sys.stdout, "encoding", None) or "").lower().replace("-", "")
     dumb = os.environ.get("TERM") == "dumb" or "CI" in os.environ
     return sys.stdout.isatty() and not dumb and encoding == "utf8"
@@ -263,12 +266,12 @@ def _text(*pieces: tuple[str, str]) -> "Text":
 
 
 def _words(line: str) -> "Text":
-    """A line whose values stand between asterisks: `*5,312* steps/s`."""
+    """A line in which what stands between asterisks is bold: `*5,312* steps/s`."""
     return _text(*((piece, "dim" if n % 2 == 0 else "bold") for n, piece in enumerate(line.split("*"))))
 
 
 def _bar(fraction: float, colour: str, words: str, room: int) -> "Text":
-    """A bar, then words and the percentage, which line up on the right of all bars."""
+    """A bar, then words and the percentage, which ends at the right edge."""
     words = f"  {words}  {fraction * 100:3.0f} %"
     width = max(room - len(words), 1)
     full = round(min(max(fraction, 0.0), 1.0) * width)

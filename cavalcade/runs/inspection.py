@@ -1,4 +1,4 @@
-"""Looking into a run's tables, as its last checkpoint kept them: fill, window, ages, priorities, and single items."""
+"""Looking into a run's tables as its last checkpoint has them: fill, limiter, ages, priorities, and single items."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,12 +15,12 @@ from cavalcade.table import NEXT, ORIGIN, Table
 from cavalcade.tree import named
 
 BARS = 10  # of a histogram
-WIDTH = 40
+WIDTH = 40  # characters of the longest bar
 
 
 class SavedTables:
-    """The tables of a run, in the order of its program. Each is read when it is opened: all of them at once may be more
-    than this machine can hold."""
+    """The tables of a run's last checkpoint, in the order of its program. Each is read when it is opened, because all
+    of them together may be more than this machine can hold."""
 
     def __init__(self, path: str | Path, environment: Any = None, network: Any = None):
         self.run = Run.open(Path(path))
@@ -34,8 +34,8 @@ class SavedTables:
 
     @contextmanager
     def open(self, number: int) -> Iterator[tuple[Table, int]]:
-        """A table, and how many updates the learner in its process has made; where learners have processes of their
-        own, the one that has come furthest."""
+        """A table, and the number of updates of the learner in its process; if learners have processes of their own, of
+        the learner that has made most."""
         node = self.tables[number]
         place = node.placement.group
         learners = [one for one in self.learners if one.placement.group == place] or self.learners
@@ -49,7 +49,7 @@ class SavedTables:
             table.close()
 
     def _saved(self, group: str) -> dict:
-        """States by node. One process saves all of them together; of several, each has a folder of its own."""
+        """Saved states by node. One process saves all nodes together; several processes have a folder each."""
         if "nodes" in self.state:
             return self.state["nodes"]
         folder = self.run.checkpoints / group
@@ -60,7 +60,7 @@ class SavedTables:
 
 
 def look(path: str | Path, table: int | None = None, item: int | None = None) -> Iterator[str]:
-    """Lines for a person to read: about all tables of a run or one of them, or about one item."""
+    """Lines for a person: about all tables of a run, one of them, or one item."""
     saved = SavedTables(path)
     if table is not None and not 0 <= table < len(saved):
         raise UserError(f"There is no table {table}: this run has the tables 0 to {len(saved) - 1}.")
@@ -76,7 +76,7 @@ def look(path: str | Path, table: int | None = None, item: int | None = None) ->
 
 
 def describe(table: Table, version: int) -> list[str]:
-    """Figures of a table and of those beside it. `version`: of the policy, where the learner is."""
+    """Figures of a table, and of a replay beside it. `version`: of the learner's params."""
     lines = []
     for name, one in table.tables().items():
         first, *rest = _figures(one, version)
@@ -112,8 +112,8 @@ def _figures(table: Table, version: int) -> list[str]:
 
 
 def describe_item(table: Table, number: int) -> list[str]:
-    """One item by the number of its insert; negative numbers count from the newest. Tables beside each other number
-    their items alike, because what is inserted into one is inserted into all."""
+    """Lines on one item, by the number of its insert; negative numbers count from the newest. A queue and a replay
+    beside it number their items alike, because every item is inserted into both."""
     lines, spans = [], []
     for name, one in table.tables().items():
         where = f"{name}: " if name else ""
@@ -132,6 +132,7 @@ def describe_item(table: Table, number: int) -> list[str]:
 
 
 def _leaves(table: Table, place: int, number: int) -> list[str]:
+    """Lines on the item in this place of the table, and on each of its arrays."""
     lines = [
         f"item {number:,}: priority {table.priority[place]:.4g}, drawn {table.times[place]} times",
         f"  made by policy version {table.version[place]:,}, {int(table.counters[NEXT]) - number:,} inserts ago",
@@ -146,7 +147,7 @@ def _leaves(table: Table, place: int, number: int) -> list[str]:
 
 
 def _origin(table: Table, slots: np.ndarray) -> list[str]:
-    """Episodes and steps that the rows of an item come from."""
+    """Lines on the episodes and steps that the rows of an item come from."""
     origin = table.rows.seen.read(slots, names=(ORIGIN,))[ORIGIN]
     lines = []
     for environment, episode in dict.fromkeys(map(tuple, origin[:, :2].tolist())):
@@ -161,7 +162,7 @@ def _spread(values: np.ndarray) -> str:
 
 
 def _histogram(values: np.ndarray) -> list[str]:
-    """Bars over a logarithmic axis where the values span more than a factor of 100."""
+    """Lines with a bar each; the axis is logarithmic if the values span more than a factor of 100."""
     low, high = float(values.min()), float(values.max())
     if low == high:
         return [f"  all {len(values):,} are {low:.4g}"]
@@ -176,6 +177,7 @@ def _histogram(values: np.ndarray) -> list[str]:
 
 
 def _values(array: np.ndarray) -> str:
+    """The values of a small array, or the shape and range of a large one."""
     if array.size > 32:
         about = array.astype(np.float64)
         return f"{array.dtype} {list(array.shape)}, {about.min():.4g} to {about.max():.4g}, mean {about.mean():.4g}"

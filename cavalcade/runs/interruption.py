@@ -1,4 +1,4 @@
-"""Being asked to stop: the run ends at its next turn, with everything saved."""
+"""Interruptions: if the user asks a run to stop, it ends after its current turn, with everything saved."""
 
 import signal
 from types import TracebackType
@@ -6,7 +6,7 @@ from typing import Any
 
 
 class Interruption:
-    """Ctrl-C and SIGTERM ask for an end at the next turn; a second Ctrl-C interrupts at once."""
+    """Inside it, Ctrl-C and SIGTERM only set `asked`; a second Ctrl-C interrupts at once."""
 
     def __init__(self) -> None:
         self.asked = False
@@ -16,7 +16,7 @@ class Interruption:
         for number in (signal.SIGINT, signal.SIGTERM):
             try:
                 self.previous[number] = signal.signal(number, self._ask)
-            except ValueError:  # not the main thread: the caller's signals stay as they are
+            except ValueError:  # not in the main thread: signals stay as they are
                 break
         return self
 

@@ -1,4 +1,4 @@
-"""From what the nodes counted to one row of figures, the same on every runtime."""
+"""From the reports of nodes to one row of metrics, the same on every runtime."""
 
 import time
 from collections import deque
@@ -8,39 +8,42 @@ import numpy as np
 
 from cavalcade.runs.budget import Budget, Ledger, together
 
-WINDOW = 100  # episodes behind the median and quartiles shown
-# Speeds and shares of time are taken over so many rows and seconds, at least. A large batch is acted over many rows and
-# learned in a pause between two of them, so there are also some pauses in that time, or one of them in a long time.
+WINDOW = 100  # episodes behind the median and the quartiles
+# Speeds and shares of time are means over at least RATES rows and SPAN seconds. Where batches are large, acting fills
+# many rows and then stops while a batch is learned: so that time has to hold PAUSES such pauses at least, or one if it
+# is longer than LONG seconds.
 RATES, SPAN, PAUSES, LONG = 10, 1.0, 5, 60.0
 
 
 class Metrics:
-    """Adds up reports. Rows are made at fixed counts of environment steps, so equal runs give equal rows."""
+    """Adds up reports. Sessions ask for rows at fixed counts of environment steps, so equal runs give equal rows."""
 
     def __init__(self, places: dict[str, str] | None = None, frame_skip: int = 1, replay_share: float = 0.0) -> None:
-        """`places`: the process of each node; none where one process holds them all. `frame_skip`: frames that the
-        emulator plays in each step. `replay_share`: of what is drawn, how much is from replay."""
+        """`places`: node -> process; None if one process holds all nodes. `frame_skip`: frames that the environment
+        plays in each step. `replay_share`: share of what is drawn that is replayed."""
         self.frame_skip, self.replay_share = frame_skip, replay_share
         self.began = time.perf_counter()
-        self.before = 0.0  # seconds of earlier sessions of this run
-        self.window: deque[float] = deque(maxlen=WINDOW)
+        self.before = 0.0  # seconds of earlier sittings of this run
+        self.window: deque[float] = deque(maxlen=WINDOW)  # returns of the last episodes
         self.episodes = 0
         self.step, self.updates = 0, 0
-        self.lag, self.lagged = 0.0, 0  # sum over so many updates of how many updates ago their data was made
-        self.adjustments: list[dict] = []  # decisions on how many of each kind of node are active, of the whole run
-        self.remarks: dict[str, str] = {}  # on environments, by the field of the observation
+        self.lag, self.lagged = 0.0, 0  # sum of the lags of updates, and number of these updates
+        self.adjustments: list[dict] = []  # decisions of the adjuster in the whole run
+        self.remarks: dict[str, str] = {}  # field of the observation -> sentence
         self.ledger = Ledger(places)
-        self.start: dict | None = None  # what was booked until the first row, while processes waited for each other
-        self.recent: Budget = {}  # of the last rows
+        self.start: dict | None = None  # seconds booked until the first row, while processes waited for others to start
+        self.recent: Budget = {}  # the budget of the rows that speeds are taken from
         self.learned = 0  # rows of this sitting in which there were new updates
-        # of each row: seconds, steps, updates, what was booked; back to the row from which speeds are taken
+        # seconds, steps, updates and booked seconds at each row, from the row on from which speeds are taken
         self.rates: deque[tuple[float, int, int, dict]] = deque([(0.0, 0, 0, {})])
 
     @property
     def elapsed(self) -> float:
+        """Seconds of all sittings of this run."""
         return self.before + time.perf_counter() - self.began
 
     def row(self, reports: dict[str, dict]) -> dict:
+        """The next row, from what each node has reported since the last one."""
         now = self.elapsed
         actors = [report for report in reports.values() if "episodes" in report]
         learners = [report for report in reports.values() if "updates" in report]
@@ -61,7 +64,7 @@ class Metrics:
         self.recent = self.ledger.since(booked_then)
         self.rates.append((now, step, updates, self.ledger.copy()))
         self.start = self.start or self.ledger.copy()
-        made = max(0, updates - self.updates)  # less than none after a checkpoint was gone back to
+        made = max(0, updates - self.updates)  # negative after the program went back to a checkpoint
         self.step, self.updates = step, updates
         if finished:
             self.episodes += len(finished)
@@ -89,7 +92,7 @@ class Metrics:
                 if report["adjusted"]:
                     row["adjusted"] = [made["sentence"] for made in report["adjusted"]]
             row |= {name: report[name] for name in ("table_size", "table_capacity") if name in report}
-            for name, amount in report.get("counted", {}).items():  # what was dropped, by whom it may be
+            for name, amount in report.get("counted", {}).items():  # what nodes have dropped: summed over them
                 row[name] = row.get(name, 0.0) + amount
             if evaluation := report.get("evaluation"):
                 row |= {"evaluation": evaluation["mean"], "evaluation_step": evaluation["step"]}
@@ -99,8 +102,8 @@ class Metrics:
         return row
 
     def _forget_rates(self, now: float, updates: int) -> None:
-        """Before another row: drop the oldest, as long as those that stay are enough to take speeds from. The time that
-        they span begins after a pause for learning, so that it holds as much acting as learning."""
+        """Called before a new row is added: drop the oldest entries of `rates` that are not needed for speeds. The time
+        that is left begins right after a pause for learning, so that it holds acting and learning in proportion."""
         self.learned += updates > self.rates[-1][2]
         pauses = 0
         for rows, (entry, older) in enumerate(pairwise(reversed(self.rates)), 1):
@@ -114,28 +117,28 @@ class Metrics:
                 return
 
     def _of_environments(self, actors: list[dict]) -> dict[str, float]:
-        """Means of the numbers that environments put into their infos, over all of them."""
+        """Means over all environments of the numbers that they put into their infos; takes up remarks too."""
         sums: dict[str, tuple[float, int]] = {}
         for report in actors:
-            self.remarks = {**report.get("remarks", {}), **self.remarks}  # each is said once
+            self.remarks = {**report.get("remarks", {}), **self.remarks}  # the first on each field stays
             for name, (total, count) in report.get("environment_metrics", {}).items():
                 before = sums.get(name, (0.0, 0))
                 sums[name] = (before[0] + total, before[1] + count)
         return {f"env/{name}": total / count for name, (total, count) in sums.items()}
 
     def budget(self) -> Budget:
-        """Of this sitting, without its start if more has come since."""
+        """The time budget of this sitting, without the time before its first row if there is more."""
         return self.ledger.since(self.start or {}) or self.ledger.since({})
 
     @property
     def policy_lag(self) -> float | None:
-        """Updates between the policy that acted and the one that learns: the mean over the updates of this sitting.
-        None where experience is replayed, which is old on purpose: that has an age."""
+        """Updates between the params that acted and those that learn, as the mean over the updates of this sitting.
+        None if experience is replayed, which is old on purpose: that is `replay_age`."""
         return self.lag / self.lagged if self.lagged and not self.replay_share else None
 
     @property
     def replay_age(self) -> float | None:
-        """How many updates ago the data was made that was drawn, in the same mean; None where nothing is replayed."""
+        """Updates since what was drawn was acted, in the same mean; None if nothing is replayed."""
         return self.lag / self.lagged if self.lagged and self.replay_share else None
 
     def state(self) -> dict:

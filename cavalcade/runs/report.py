@@ -1,6 +1,7 @@
-"""The report at the end of a run: where the time went, what bounded it, what failed and was recovered.
+"""The report at the end of a run: where the time went, what bounded the run, which nodes failed and were recovered.
 
-Written to `report.json` and shown. Figures are those of the last sitting; faults are those of the whole run.
+It is written to `report.json` and shown. Shares of time, policy lag, replay age and remarks are those of the last
+sitting; all else is of the whole run.
 """
 
 import json
@@ -15,12 +16,13 @@ from cavalcade.runs.budget import Bottleneck, Budget
 from cavalcade.runs.metrics import Metrics
 
 SHOWN_FAULTS = 10
-SOONER = {"replay_start": "a smaller --replay-start", "unroll": "a shorter --unroll"}  # to the first update
-OTHER = "other"  # what no role claims: bookkeeping, reports, checkpoints
+# setting -> what brings the first update sooner
+SOONER = {"replay_start": "a smaller --replay-start", "unroll": "a shorter --unroll"}
+OTHER = "other"  # time that no role has booked: bookkeeping, reports, checkpoints
 
 
 def make(run: Run, metrics: Metrics, bottleneck: Bottleneck | None, best: float | None) -> dict[str, Any]:
-    """As plain data; shares are of the time of all processes of a kind."""
+    """The report as JSON values. `best`: the best evaluation. Shares are of the time of all processes of a kind."""
     found = None
     if bottleneck is not None:
         found = {**bottleneck._asdict(), "sentence": bottleneck.sentence}
@@ -43,7 +45,7 @@ def make(run: Run, metrics: Metrics, bottleneck: Bottleneck | None, best: float 
 
 
 def _warnings(run: Run, metrics: Metrics) -> list[str]:
-    """What went wrong without anything having failed."""
+    """Sentences on what went wrong although nothing failed: no update was made."""
     if metrics.updates:
         return []
     settings = run.config.get("algorithm", {})
@@ -52,13 +54,14 @@ def _warnings(run: Run, metrics: Metrics) -> list[str]:
 
 
 def _row(budget: Budget, kind: str) -> dict[str, Any]:
+    """One kind of process: how many there are, and the share of every role, which add up to 1 with OTHER."""
     spent = budget[kind]
     shares = {role: spent.shares.get(role, 0.0) for role in ROLES}
     return {"processes": spent.processes, **shares, OTHER: max(0.0, 1.0 - sum(shares.values()))}
 
 
 def faults(run: Run) -> list[dict]:
-    """All that failed, without tracebacks; a line torn by a crash is passed over."""
+    """All faults of a run, without their tracebacks. A line torn by a crash is left out."""
     path, found = run.faults_file, []
     for line in path.read_bytes().splitlines() if path.exists() else []:
         try:
@@ -76,7 +79,7 @@ def write(report: dict[str, Any], path: Path) -> None:
 
 
 def lines(report: dict[str, Any], styled: bool) -> list[str]:
-    """What a person reads: a table with rich if `styled`, aligned text otherwise."""
+    """The report for a person: with a coloured table if `styled`, with aligned text otherwise."""
     shown = _styled(report["budget"]) if styled else _aligned(report["budget"])
     if report["bottleneck"]:
         shown.append(f"bottleneck: {report['bottleneck']['sentence']}")
@@ -102,7 +105,7 @@ def lines(report: dict[str, Any], styled: bool) -> list[str]:
 
 
 def _cells(budget: dict[str, dict]) -> tuple[list[str], list[list[str]]]:
-    """Names of the columns, and a row for each kind of process; roles that nobody has are left out."""
+    """Names of the columns, and a line of cells for each kind of process; roles below 0.5 % everywhere are left out."""
     roles = [role for role in (*ROLES, OTHER) if any(row[role] >= 0.005 for row in budget.values())]
     rows = []
     for kind, row in budget.items():

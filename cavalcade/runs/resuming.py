@@ -1,7 +1,7 @@
-"""Going on with a run: from which checkpoint, whether the settings are those it was made with, and what is left to do.
+"""Going on with a run: from which checkpoint, whether settings have changed since, and whether anything is left to do.
 
-A checkpoint knows what the run was made with. Whatever is in config.json by then has to be the same, because the state
-in the checkpoint was shaped by it, except for `FREE`, which say how the run goes on and not what it is.
+A checkpoint holds the settings that the run had. Those in config.json have to be the same when it goes on, because the
+state in the checkpoint depends on them; except for `FREE`, which change how the run goes on and not what it is.
 """
 
 import json
@@ -20,26 +20,27 @@ from cavalcade.records import Run
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout
 
-# The number of steps, too: schedules that span the run are laid out anew over it.
+# `steps` is among them: schedules that span the run are then stretched to the new number.
 FREE = ("steps", "target", "rows", "checkpoint_seconds", "address", "device", "threads", "versions")
 
 
 @dataclass(frozen=True)
 class Kept:
-    """A checkpoint, as runtimes and whoever drives them want it."""
+    """A checkpoint that was read."""
 
     folder: Path
     step: int
-    state: dict
-    notes: list[str]  # about newer ones that were refused
+    state: dict  # of the session and, if the run had one process, of all nodes
+    notes: list[str]  # sentences on newer checkpoints that were damaged
 
     @property
     def restore(self) -> tuple[Path, int, dict]:
+        """What a runtime needs to go on."""
         return self.folder, self.step, self.state
 
 
 def last_checkpoint(run: Run) -> Kept | None:
-    """The newest that is intact; none if none was written yet."""
+    """The newest intact checkpoint; None if none was written yet. If all of them are damaged it raises."""
     folder = run.checkpoints
     try:
         state, step, notes = checkpoint.load_latest(folder)
@@ -51,7 +52,7 @@ def last_checkpoint(run: Run) -> Kept | None:
 
 
 def made_with(experiment: Experiment) -> dict[str, Any]:
-    """What a checkpoint keeps, to be compared with later."""
+    """Settings, spec and shapes of the params, which a checkpoint keeps so that `check_unchanged` can compare them."""
     layout = Layout.of(experiment.model.init(np.random.default_rng(0)))
     shapes = {path: list(shape) for path, shape in zip(layout.paths, layout.shapes)}
     config = json.loads(json.dumps(experiment.config()))
@@ -59,7 +60,7 @@ def made_with(experiment: Experiment) -> dict[str, Any]:
 
 
 def check_unchanged(kept: Kept, experiment: Experiment) -> None:
-    """Refuse to go on with other settings, spaces or shapes than the checkpoint has, by name."""
+    """Refuse to go on with other settings, spaces or shapes of params than the checkpoint has; says which differs."""
     before, now = kept.state["made_with"], made_with(experiment)
     check_same_spaces(EnvSpec.from_json(before["spec"]), experiment.spec)
     then, given = _flat(before["config"]), _flat(now["config"])
@@ -80,14 +81,16 @@ def check_unchanged(kept: Kept, experiment: Experiment) -> None:
 
 
 def _as_good(name: str, had: Any, has: Any) -> bool:
-    """An environment that only code can make was given again; runtimes of many processes write the same checkpoints."""
+    """Whether a setting may differ: an environment that only code can make was given again, or the runtime is another
+    one of many processes, which write the same checkpoints."""
     if name == "environment":
         return had.startswith("<")
     return name == "runtime" and "inprocess" not in (had, has)
 
 
 def is_finished(kept: Kept, settings: Settings) -> bool:
-    """By its budget, or as it was when the checkpoint was written, unless budget or target have changed since."""
+    """Whether a run has nothing left to do: it has done its steps, or it was finished at the checkpoint (its target was
+    reached) and neither `steps` nor `target` have changed since."""
     then, s = kept.state["made_with"]["config"], settings
     if kept.state["metrics"]["step"] >= s.steps:
         return True
@@ -95,7 +98,7 @@ def is_finished(kept: Kept, settings: Settings) -> bool:
 
 
 def nothing_left(kept: Kept, settings: Settings, path: Path) -> str:
-    """A sentence if the run in `path` is finished, empty if there is something to do."""
+    """A sentence if the run in `path` is finished; empty if something is left to do."""
     done, best, s = kept.state["metrics"]["step"], kept.state["best"], settings
     if s.steps < done and s.steps != kept.state["made_with"]["config"]["steps"]:
         raise UserError(f"--steps {s.steps:,} are fewer than the {done:,} that the run has done; give more.")
@@ -108,7 +111,7 @@ def nothing_left(kept: Kept, settings: Settings, path: Path) -> str:
 
 
 def _flat(config: dict) -> dict[str, Any]:
-    """Settings of the run and of its algorithm side by side."""
+    """The settings of the run and of its algorithm in one dict."""
     return {**{name: value for name, value in config.items() if name != "algorithm"}, **config["algorithm"]}
 
 

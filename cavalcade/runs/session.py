@@ -1,4 +1,4 @@
-"""Driving a run: turns of the program, rows of metrics, checkpoints, the best policy, and a clean end."""
+"""Driving a run: lets the program go on, writes rows of metrics, checkpoints and the best policy, and ends cleanly."""
 
 import shlex
 from collections.abc import Sequence
@@ -20,7 +20,7 @@ from cavalcade.runs.interruption import Interruption
 from cavalcade.runs.metrics import Metrics
 from cavalcade.runs.resuming import Kept, is_finished, last_checkpoint, made_with
 
-RELAUNCHES = 5  # of the whole program in one sitting, before its failure is taken for permanent
+RELAUNCHES = 5  # of the whole program in one sitting, after which the run is given up
 
 
 class Session:
@@ -35,24 +35,25 @@ class Session:
         resume: bool = False,
         kept: Kept | None = None,
     ):
-        """`resume`: go on from the checkpoint that is `kept`, or from the beginning if there is none yet."""
+        """`display`: as in `Display`. `resume`: go on with a run, from the checkpoint `kept` or, if there is none yet,
+        from the beginning."""
         s = experiment.settings
         self.experiment, self.run, self.settings = experiment, run, s
         places = {node.name: group for group, nodes in experiment.program().groups().items() for node in nodes}
         self.places = places if s.runtime != "inprocess" else None
         self.metrics = self._new_metrics()
         self.pace = Pace(s.checkpoint_seconds)
-        self.best: float | None = None
-        self.finished = False
+        self.best: float | None = None  # the best evaluation so far
+        self.finished = False  # its steps are done, or its target is reached
         self.saving: int | None = None  # the step of the checkpoint that is being written
-        self.relaunches, self.tries = 0, Tries()  # of the whole program
+        self.relaunches, self.tries = 0, Tries()  # of the whole program, in this sitting
         parts = experiment.parts
         title = f"{experiment.system} on {experiment.spec.environment}"
         self.display = Display(title, s.steps, s.target, display)
         self.callbacks = Callbacks(callbacks, run, self._note_callback)
         self.policy = parts.policy()
         self.made_with = made_with(experiment)
-        self.levers = {*vars(s), *vars(experiment.algorithm)}
+        self.levers = {*vars(s), *vars(experiment.algorithm)}  # settings that may be advised against a bottleneck
         if parts.model.small:  # more threads would make it slower
             self.levers.discard("threads")
         if s.address:
@@ -72,7 +73,7 @@ class Session:
         return Metrics(self.places, self.experiment.spec.frame_skip, store.replay_share)
 
     def _put_back(self, kept: Kept | None) -> tuple[Path, int, dict] | None:
-        """The run's own part of a checkpoint; gives what the runtime goes on from."""
+        """Restore the session's part of a checkpoint, or begin anew if there is none; gives the runtime's part."""
         if kept is None:
             self.display.note("No checkpoint was written yet; the run starts again from its beginning.")
             self.metrics, self.best, self.finished = self._new_metrics(), None, False
@@ -84,6 +85,7 @@ class Session:
         return kept.restore
 
     def drive(self) -> None:
+        """Run to the end of this sitting; the program is started again when it fails, and closed in any case."""
         try:
             with Interruption() as interruption:
                 self.callbacks.start()
@@ -92,7 +94,7 @@ class Session:
                         self._go_on(interruption)
                         self._end()
                         break
-                    except ProgramFailed as failure:  # at its end too
+                    except ProgramFailed as failure:  # in `_end` too
                         self._relaunch(failure)
         except BaseException as error:
             if isinstance(error, UserError):
@@ -107,6 +109,7 @@ class Session:
             raise self.callbacks.error
 
     def _go_on(self, interruption: Interruption) -> None:
+        """Give the program turns, record rows and save checkpoints, until the run is finished or has to stop."""
         s = self.settings
         every = max(1.0, s.steps / s.rows)
         next_row = every * (int(self.metrics.step / every) + 1)
@@ -115,16 +118,17 @@ class Session:
             steps = self.runtime.steps()
             spent = steps >= s.steps
             if spent and not self.runtime.settled():
-                continue  # what waits is learned from and judged first
+                continue  # experience that waits is learned from, and a due evaluation made, before the end
             if spent or steps >= next_row or self._just_judged():
-                self._record()  # more may have been done than at the last look
+                self._record()  # changes `metrics.step`: other processes have gone on since `steps`
                 next_row = every * (int(self.metrics.step / every) + 1)
                 self.finished |= spent
             if self.pace.due(self._finish_saving()):
                 self._save()
 
     def _relaunch(self, failure: ProgramFailed) -> None:
-        """Everything once more, from the last checkpoint, as if the run had been resumed; not for ever."""
+        """Start the program again from the last checkpoint, as `resume` does; after `RELAUNCHES` times, or if it would
+        not help, raise the failure."""
         if failure.cause.mishap is not None:
             self.tries.finished |= self.metrics.episodes > 0
             self.tries.count("program", failure.cause.mishap)
@@ -139,10 +143,11 @@ class Session:
         self.recorder.close()
         self.runtime = self.experiment.launch(self._put_back(last_checkpoint(self.run)))
         self.recorder = Recorder(self.run, self.metrics.step, self.display.note)
-        self.pace, self.saving = Pace(self.settings.checkpoint_seconds), None  # what was being written is not
+        self.pace, self.saving = Pace(self.settings.checkpoint_seconds), None  # what was being written is lost
 
     def _note_faults(self, recovery: str = "started again") -> None:
-        """`recovery`: what is done about the last one; those before it were started again alone."""
+        """Record and show new faults. `recovery`: what is done about the last of them; after earlier ones only the node
+        was started again."""
         for n, fault in enumerate(self.runtime.faults, 1):
             done = recovery if n == len(self.runtime.faults) else "started again"
             self.recorder.fault({"step": self.runtime.steps(), **fault, "recovery": done})
@@ -152,7 +157,7 @@ class Session:
         self.runtime.faults.clear()
 
     def _note_callback(self, name: str, cause: str, first: bool) -> None:
-        """It failed and lets the run go on; said once."""
+        """Record that a callback failed and the run goes on; show it the first time only."""
         self.recorder.fault({"step": self.metrics.step, "node": name, "cause": cause, "recovery": "the run goes on"})
         if first:
             self.display.note(f"{cause} The run goes on.")
@@ -161,11 +166,13 @@ class Session:
         return bottleneck(budget, getattr(self.runtime, "cores", None) or cores_here(), self.levers)
 
     def _just_judged(self) -> bool:
-        """In one process an evaluation is recorded in the turn that made it, so that equal runs give equal rows."""
+        """Whether an evaluation was made in this turn, if all is in one process: there it is recorded in the same turn,
+        so that equal runs give equal rows."""
         evaluator = getattr(self.runtime, "objects", {}).get("evaluator")
         return evaluator is not None and evaluator.result is not None
 
     def _record(self) -> None:
+        """Write and show a row; if it has an evaluation, save the policy if it is the best, and look at the target."""
         self._note_faults()
         known = set(self.metrics.remarks)
         reports = self.runtime.reports()
@@ -191,6 +198,7 @@ class Session:
         self.callbacks.tell("on_evaluation", evaluation)
 
     def _save_policy(self, params: tuple, about: dict) -> None:
+        """Write these params (version, vector, statistics) to the run's policy folder."""
         version, vector, statistics = params
         self.policy.load(vector, statistics, version)
         self.policy.environment, self.policy.options = self.run.config["environment"], self.experiment.options
@@ -202,6 +210,7 @@ class Session:
         self.policy.save(self.run.policy, {**origin, **about})
 
     def _save(self) -> None:
+        """Begin to write a checkpoint."""
         state = {"metrics": self.metrics.state(), "best": self.best, "finished": self.finished}
         state["made_with"] = self.made_with
         self.pace.start()
@@ -209,7 +218,7 @@ class Session:
         self.runtime.save(self.run.checkpoints, self.saving, state)
 
     def _finish_saving(self) -> bool:
-        """Whether nothing is being written; a checkpoint is told of when it is whole."""
+        """Go on with writing; whether nothing is being written any more. Callbacks are told of what is complete."""
         saved = self.runtime.finish_saving()
         if saved and self.saving is not None:
             step, self.saving = self.saving, None
@@ -221,8 +230,9 @@ class Session:
             self.runtime.tend()
 
     def _end(self) -> None:
+        """The last policy if none was judged, a last checkpoint, the report, the closing lines and the curve."""
         self._note_faults()
-        if self.best is None:  # nothing was judged: the last policy it is
+        if self.best is None:  # no policy was judged, so the last one is saved
             self._save_policy(self.runtime.call("learner", "latest", -1), {})
         self._wait_until_saved()
         self._save()
@@ -251,11 +261,12 @@ class Session:
         self._tell_end("finished" if self.finished else stopped)
 
     def _tell_end(self, ended: str) -> None:
+        """Tell callbacks, once, that the run is over and how it has ended."""
         if self.callbacks.started:
             self.callbacks.end({**self._made_report(), "ended": ended})
 
     def _report(self) -> list[str]:
-        """Written and to be shown, unless nothing was done in this sitting."""
+        """Write the report; its lines to show. If nothing was done in this sitting, neither."""
         made = self._made_report()
         if not made["budget"]:
             return []

@@ -1,5 +1,5 @@
-"""What is refused before a run begins and before anything is written: extras that are missing, a budget in which
-nothing can be learned, a policy to begin from that does not fit."""
+"""Checks before a run begins and before anything is written: missing packages, too few steps for one update, a policy
+to begin from that does not fit."""
 
 from importlib.util import find_spec
 from math import ceil
@@ -11,13 +11,15 @@ from cavalcade.experiment import Experiment
 
 
 def check_start(experiment: Experiment) -> None:
+    """All checks before a run begins; each refuses with a sentence."""
     require_extras(experiment)
     require_an_update(experiment.parts)
     experiment.load_origin()
 
 
 def require_extras(experiment: Experiment) -> None:
-    """Refuse what needs a package that is not installed; looked for, not imported: that may be another process's."""
+    """Refuse settings that need a package that is not installed. Packages are looked for and not imported: perhaps only
+    another process needs them."""
     s = experiment.settings
     needed = [(f"--backend {s.backend}", package, s.backend) for package in PACKAGES[s.backend]]
     if s.runtime == "ray":
@@ -30,11 +32,11 @@ def require_extras(experiment: Experiment) -> None:
 
 
 def require_an_update(x: Parts) -> None:
-    """Refuse a run that ends before its learners have anything to draw; actors are taken to be equally fast."""
+    """Refuse a run whose steps end before its learners can draw for the first time, if all actors are equally fast."""
     one, bundles = x.of_one_learner, x.wiring.learners if x.wiring.experience == "bundled" else 1
     store, item, batch = one.experience.store, one.experience.item, one.experience.batch
     if not store.drawn_once:
-        needed = store.first_draw(batch)  # a step leads to one item at most
+        needed = store.first_draw(batch)  # items, and so steps: each step begins one item at most
         why = f"--replay-start {needed} transitions have to be there"
         remedy = "--replay-start"
     else:

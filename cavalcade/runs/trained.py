@@ -1,4 +1,4 @@
-"""What can be done with a trained policy: load it, judge it, film it. None of it needs a deep-learning framework."""
+"""What can be done with a trained policy: load it, judge it, film it. Small networks need no framework for that."""
 
 import os
 import tempfile
@@ -30,7 +30,7 @@ from cavalcade.tree import Layout
 
 
 def load_policy(path: str | Path, network: Any = None) -> Policy:
-    """The policy of a run folder, or of a policy folder. `network` is the user's module it was trained with, if any."""
+    """The policy of a run folder or a policy folder. `network`: the user's module that it was trained with, if any."""
     folder = folder_of(path)
     about, arrays = read(folder)
     with intact(folder):
@@ -38,6 +38,7 @@ def load_policy(path: str | Path, network: Any = None) -> Policy:
 
 
 def _restored(folder: Path, about: dict, arrays: dict, network: Any) -> Policy:
+    """The policy that policy.json (`about`) and the arrays describe."""
     if about["algorithm"] not in ALGORITHMS:
         raise UserError(f"The policy in {folder} was made by '{about['algorithm']}', which this version does not have.")
     if about["custom_network"] and network is None:
@@ -56,7 +57,7 @@ def _restored(folder: Path, about: dict, arrays: dict, network: Any) -> Policy:
     policy = Policy(algorithm, model, arrays["params"], arrays.get("statistics", {}), backend)
     policy.version = about["version"]
     policy.options = about["options"]
-    policy.environment = about.get("environment", written(None, spec.environment))  # earlier builds did not say
+    policy.environment = about.get("environment", written(None, spec.environment))  # earlier versions did not write it
     return policy
 
 
@@ -70,10 +71,10 @@ def evaluate(
     options: dict | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Mean, median, spread and a 95 % interval over `episodes` episodes on fixed seeds, on the environment that the
-    policy was trained on or on another one with the same spaces, and where that was. `options` are the environment's,
-    in the place of those of training. `sampled`: acted with the noise of training (`evaluation.noise_of`), otherwise
-    greedily."""
+    """Judge a policy over `episodes` episodes on fixed seeds: the numbers of `evaluation.summary`, and on which
+    environment. `environment`: another one with the same spaces, if not that of training. `options`: of the
+    environment, in the place of those of training. `sampled`: act with the noise of training (`evaluation.noise_of`),
+    otherwise greedily."""
     policy = load_policy(path, network)
     given, options = _where(policy, path, environment, options)
     pool = environments(given, episodes, seed, options)
@@ -83,8 +84,8 @@ def evaluate(
 
 
 def _where(policy: Policy, path: str | Path, environment: Any, options: dict | None) -> tuple[Any, dict]:
-    """The environment to judge by, and its options. Those of training belong to what it was trained on, and to whatever
-    is made by code in its place; another one that is named has its own."""
+    """The environment to judge by, and its options: the given ones, or those of training. But an environment that is
+    named and is not that of training has no options unless they are given."""
     given = environment_of(policy.environment, environment, f"The policy in {path}")
     another = isinstance(given, str) and given != policy.environment and not policy.environment.startswith("<")
     return given, options if options is not None else {} if another else policy.options
@@ -100,8 +101,8 @@ def play(
     sampled: bool = False,
     options: dict | None = None,
 ) -> tuple[Path, float]:
-    """Film one episode, as `evaluate` would play it; the film's path and the episode's return."""
-    # drawing needs no screen, and says nothing about there being none
+    """Film one episode, as `evaluate` would play it; gives the path of the film and the return of the episode."""
+    # so that pygame needs no screen and does not complain that there is none
     os.environ.setdefault("SDL_VIDEODRIVER", "dummy")
     os.environ.setdefault("XDG_RUNTIME_DIR", tempfile.gettempdir())
     policy = load_policy(path, network)
@@ -133,13 +134,14 @@ def play(
 
 
 def write_video(path: Path, frames: list[np.ndarray], rate: int = 30) -> None:
+    """Write frames [height, width, 3] as .mp4 or .gif, `rate` of them per second."""
     if path.suffix not in (".mp4", ".gif"):
         raise UserError(f"{path} cannot be a film; choose a name that ends in .mp4 or .gif.")
     try:
         import imageio.v2 as imageio
     except ImportError as error:
         raise UserError("Writing a film needs imageio; install it with pip install 'cavalcade[record]'.") from error
-    even: list[Any] = [f[: f.shape[0] // 2 * 2, : f.shape[1] // 2 * 2] for f in frames]  # codecs want even sizes
+    even: list[Any] = [f[: f.shape[0] // 2 * 2, : f.shape[1] // 2 * 2] for f in frames]  # codecs need even sizes
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         if path.suffix == ".gif":
@@ -147,7 +149,7 @@ def write_video(path: Path, frames: list[np.ndarray], rate: int = 30) -> None:
         else:
             imageio.mimwrite(path, even, fps=rate, macro_block_size=2)
             film: Any
-            with imageio.get_reader(path) as film:  # ffmpeg does not tell when the disk is full
+            with imageio.get_reader(path) as film:  # fails if the disk was full, of which ffmpeg does not tell
                 film.get_data(0)
     except OSError as error:
         raise UserError(write_failure(path, error)) from error

@@ -1,4 +1,4 @@
-"""Beginning a run, going on with one, and the run of a config.json once more: what users call.
+"""What users call: begin a run (`train`), go on with one (`resume`), run a config.json once more (`repeat`).
 
 run = cavalcade.train("ppo", "CartPole-v1", steps=100_000, seed=1)
 """
@@ -30,10 +30,10 @@ def train(
     callbacks: Sequence[Any] = (),
     **overrides: Any,
 ) -> Run:
-    """Train `system` on `environment` and return the run. Every setting of the run and the algorithm is a keyword;
-    `settings` are all of them in one object (`cavalcade.settings`), and keywords change some of it. `from_run`: the run
-    folder whose policy it begins from. `display`: True draws a panel, False prints nothing. `callbacks` hear what
-    happens, and may end it (see `callbacks.py`)."""
+    """Train `system` on `environment` and return the run. Every setting of the run and of the algorithm is a keyword.
+    `settings`: all of them in one object (`cavalcade.settings`), of which keywords change some. `from_run`: the run
+    folder whose policy the run begins from. `display`: True draws a panel, False prints nothing, None chooses.
+    `callbacks`: are told what happens and may end the run (`callbacks.py`)."""
     callbacks = require_callbacks(callbacks)
     values = {**(settings_of(system, settings) if settings is not None else {}), **overrides}
     if (count := envs.held(environment)) is not None:
@@ -53,8 +53,8 @@ def resume(
     display: bool | None = None,
     callbacks: Sequence[Any] = (),
 ) -> Run:
-    """Go on with a run from its last checkpoint, if there is something left to do. `steps`: a new total, by which a run
-    is extended; schedules that span the run are laid out anew over it."""
+    """Go on with a run from its last checkpoint, if something is left to do. `steps`: a new total, which extends the
+    run; schedules that span the run are stretched to it."""
     callbacks = require_callbacks(callbacks)
     run = Run.open(Path(path))
     config = run.config if steps is None else {**run.config, "steps": steps}
@@ -69,7 +69,8 @@ def resume(
 
 
 def _sit_down_again(experiment: Experiment, run: Run, display: bool | None, callbacks: Sequence[Any]) -> Session | None:
-    """None if the run is finished, which is said. The checkpoint is read here, and let go before the run goes on."""
+    """The session that goes on; None, and a sentence is printed, if the run is finished. The checkpoint is read in this
+    function, so that its memory is free again when the session is driven."""
     kept = last_checkpoint(run)
     if kept is not None:
         check_unchanged(kept, experiment)
@@ -88,12 +89,12 @@ def repeat(
     network: Any = None,
     display: bool | None = None,
 ) -> Run:
-    """The run of a config.json once more, from its beginning."""
+    """Run a config.json once more, from the beginning, in a new folder."""
     return _start(Experiment.from_config(config, environment, network), out, display)
 
 
 def _start(experiment: Experiment, out: str | Path | None, display: bool | None, callbacks: Sequence[Any] = ()) -> Run:
-    """A run that fails before its first row leaves nothing behind."""
+    """Make the run folder and drive the run; if it fails before its first row, the folder is removed again."""
     check_start(experiment)
     name, seed = experiment.spec.environment, experiment.settings.seed
     path = Path(out) if out else default_path(experiment.system, name, seed)
