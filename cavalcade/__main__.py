@@ -27,7 +27,7 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
   cavalcade check ENV [--steps N] [--option NAME=VALUE] [--json]      what is wrong with an environment
   cavalcade table RUN [--table K] [--item N]    what the run's tables held at its last checkpoint
   cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
-  cavalcade systems [--matrix]                  what can be trained, with papers; what runs under which row
+  cavalcade systems [--matrix]                  what can be trained, with papers; what runs in which wiring
 
 cavalcade train SYSTEM ENV --help lists every setting with its value for that environment and where it comes from;
 --help learning shows one group of them."""
@@ -302,7 +302,7 @@ def graph(arguments: list[str]) -> None:
 def list_systems(arguments: list[str]) -> None:
     @dataclasses.dataclass(frozen=True)
     class Systems:
-        matrix: bool = setting(False, "which algorithm runs under which row of acting, experience and updates")
+        matrix: bool = setting(False, "which algorithm runs in which wiring of acting, experience and updates")
 
     if parse(Systems, arguments, "systems").matrix:
         from cavalcade.experiment import table

@@ -219,7 +219,7 @@ def test_backends_agree_on_what_a_tiny_algorithm_learns():
         policy = np.concatenate([_flat(learner, vector, "policy")[None] for vector in (before, *vectors)])
         moved = [not np.array_equal(a, b) for a, b in pairwise(policy)]
         assert moved == [False, True, False], "the policy is updated every second time"
-        target = learner.kept()["state"]["target"]
+        target = learner.state()["state"]["target"]
         assert 0 < np.abs(target - before).max() < 0.1 * np.abs(vectors[-1] - before).max() + 1e-9
         found[backend] = vectors[-1]
     np.testing.assert_allclose(found["jax"], found["torch"], atol=1e-5)

@@ -60,7 +60,7 @@ class Backend(Protocol):
 
     def increment(self, count: Any) -> Any: ...
 
-    def kept(self, array: Any) -> Any:
+    def copied(self, array: Any) -> Any:
         """The array as it is now, whatever is done to it in place later."""
 
     def select(self, now: Any, new: Any, old: Any) -> Any:

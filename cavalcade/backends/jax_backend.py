@@ -87,7 +87,7 @@ class JaxBackend:
     def increment(self, count: Any) -> Any:
         return count + 1.0
 
-    def kept(self, array: Any) -> Any:
+    def copied(self, array: Any) -> Any:
         return array
 
     def select(self, now: Any, new: Any, old: Any) -> Any:

@@ -177,7 +177,7 @@ class NumpyBackend:
     def increment(self, count: np.ndarray) -> np.ndarray:
         return np.float32(count + 1)  # type: ignore[return-value]
 
-    def kept(self, array: np.ndarray) -> np.ndarray:
+    def copied(self, array: np.ndarray) -> np.ndarray:
         return array
 
     def select(self, now: Any, new: np.ndarray, old: np.ndarray) -> np.ndarray:

@@ -112,7 +112,7 @@ class TorchBackend:
     def increment(self, count: torch.Tensor) -> torch.Tensor:
         return count.add_(1.0)
 
-    def kept(self, array: torch.Tensor) -> torch.Tensor:
+    def copied(self, array: torch.Tensor) -> torch.Tensor:
         return array.clone()
 
     def select(self, now: Any, new: torch.Tensor, old: torch.Tensor) -> torch.Tensor:

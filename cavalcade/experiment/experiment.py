@@ -91,7 +91,7 @@ class Experiment:
         copies = envs.copies_of(environment, spec, settings.envs, settings.vector, options or {})
         made = cls(system, environment, settings, algorithm, spec, options or {}, copies, factory, origin)
         # these only raise, before anything is written
-        algorithm.minibatches(np.random.default_rng(0), made.parts.experience.batch)
+        algorithm.minibatches(np.random.default_rng(0), made.parts.of_one_learner.experience.batch)
         algorithm.optimiser(1)
         made.parts.require_memory()
         if settings.device not in ("auto", "cpu") and settings.runtime != "ray":  # there the learner is elsewhere

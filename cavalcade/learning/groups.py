@@ -73,7 +73,7 @@ class Rule:
         pieces, states = [], {}
         for number, (optimiser, (group, start, end)) in enumerate(zip(self.optimisers, self.cuts)):
             piece, kept, every = vector[start:end], state[str(number)], self.groups[group].every
-            before = map(self.backend.kept, {"piece": piece, "state": kept}) if every > 1 else {}
+            before = map(self.backend.copied, {"piece": piece, "state": kept}) if every > 1 else {}
             piece, kept = optimiser.update(gradient[start:end], kept, piece)
             if every > 1:
                 now = calls % every == 0

@@ -34,18 +34,18 @@ class Learner:
             statistics |= reward_scaling.fresh()
         self.moments_layout = Layout.of(statistics)
         self.rule = Rule(backend, optimiser, groups.ranges(self.layout, model, optimiser))
-        self.state: dict[str, Any] = {
+        self.arrays: dict[str, Any] = {
             "params": backend.vector(vector),
             "statistics": tree.map(backend.vector, statistics) if statistics else {},
             "updates": backend.load(np.int32(0), np.int32(0)),
         }
-        self.state["optimiser"] = self.rule.init(self.state["params"])
+        self.arrays["optimiser"] = self.rule.init(self.arrays["params"])
         text = Computation(algorithm, model, backend, self.rule, self.layout)
         self.text, self.adaptation, self.target = text, text.adaptation, text.target
         if self.target:
-            self.state["target"] = backend.vector(vector)
+            self.arrays["target"] = backend.vector(vector)
         if self.adaptation:
-            self.state["coefficients"] = tree.map(
+            self.arrays["coefficients"] = tree.map(
                 lambda x: backend.vector(np.array(x, np.float32)), self.adaptation.initial
             )
         self.seen: dict[str, float] = {}  # metrics of the last draw before it was learned from
@@ -63,7 +63,7 @@ class Learner:
         count = len(tree.leaves(items)[0])
         plan = self._plan(count)
         arrays = self.backend.from_numpy(items)
-        self.state, given = self._update(self.state, arrays, self.backend.from_numpy(plan))
+        self.arrays, given = self._update(self.arrays, arrays, self.backend.from_numpy(plan))
         given = self.backend.to_numpy(given)
         names = self.text.seen_names
         self.seen, given = dict(zip(names, given.tolist())), given[len(names) :]
@@ -85,7 +85,7 @@ class Learner:
         count = len(tree.leaves(items)[0])
         plan = self._plan(count)
         self.updates_per_draw = len(plan["index"])
-        self.state, samples, seen = self._prepare(self.state, self.backend.from_numpy(items))
+        self.arrays, samples, seen = self._prepare(self.arrays, self.backend.from_numpy(items))
         self.seen = tree.map(float, self.backend.to_numpy(seen))
         self.priorities, priorities = None, np.empty(count, np.float32)
         for number in range(self.updates_per_draw):
@@ -99,7 +99,7 @@ class Learner:
         if plan is None:
             plan = {"index": np.arange(len(tree.leaves(samples)[0])), "noise": {}}
         arrays = self.backend.from_numpy({"samples": samples, "plan": plan})
-        packed = self.backend.to_numpy(self._gradients(self.state, arrays["samples"], arrays["plan"]))
+        packed = self.backend.to_numpy(self._gradients(self.arrays, arrays["samples"], arrays["plan"]))
         gradient, row = packed[: self.layout.size], packed[self.layout.size :]
         metrics = dict(zip(self.text.gradient_names, row.tolist()))
         self.judged = row[len(metrics) :] if len(row) > len(metrics) else None
@@ -113,13 +113,13 @@ class Learner:
     def apply(self, gradient: np.ndarray, metrics: dict | None = None) -> dict:
         """One optimiser step with this gradient vector; `metrics` of its loss, where there are coefficients."""
         given = self.backend.from_numpy({"gradient": gradient, "read": self._numbers(metrics or {})})
-        self.state, metrics = self._apply(self.state, given["gradient"], given["read"])
+        self.arrays, metrics = self._apply(self.arrays, given["gradient"], given["read"])
         return self.backend.to_numpy(metrics)
 
     def adapt(self, metrics: dict[str, float]) -> None:
         """Change the coefficients after an update that was made elsewhere, with this learner's gradient."""
         if self.adaptation:
-            self.state = self._adapt(self.state, self.backend.from_numpy(self._numbers(metrics)))
+            self.arrays = self._adapt(self.arrays, self.backend.from_numpy(self._numbers(metrics)))
 
     def read(self, metrics: dict) -> dict:
         """Those that coefficients change by."""
@@ -139,9 +139,9 @@ class Learner:
     def begin_with(self, vector: np.ndarray, statistics: Tree) -> None:
         """Before the first update: parameters of another policy, for the target network too, and those of its
         normalisers that are here as well."""
-        copies = {name: vector for name in ("params", "target") if name in self.state}
-        loaded = self.backend.load({name: self.state[name] for name in copies}, copies)
-        self.state = {**self.state, **loaded}
+        copies = {name: vector for name in ("params", "target") if name in self.arrays}
+        loaded = self.backend.load({name: self.arrays[name] for name in copies}, copies)
+        self.arrays = {**self.arrays, **loaded}
         fresh = self.statistics()
         self.take_statistics({name: statistics.get(name, moments) for name, moments in fresh.items()})
 
@@ -149,45 +149,45 @@ class Learner:
         """Parameters that others have brought so far; the target network follows as if the updates were made here."""
         before = self.updates
         new = {"params": vector, "updates": np.int32(updates)}
-        changed = self.backend.load({name: self.state[name] for name in new}, new)
-        self.state = {**self.state, **changed}
+        changed = self.backend.load({name: self.arrays[name] for name in new}, new)
+        self.arrays = {**self.arrays, **changed}
         moves = updates // self.target.period - before // self.target.period if self.target else 0
         if self.target and moves > 0:
             share = 1.0 - (1.0 - self.target.mix) ** moves
-            self.state["target"] = self.backend.assign(self.state["target"], self.state["params"], True, share)
+            self.arrays["target"] = self.backend.assign(self.arrays["target"], self.arrays["params"], True, share)
 
     def moments(self) -> np.ndarray:
         """The normalisers as one vector, to be averaged with those of others."""
-        return self.moments_layout.flatten(self.backend.to_numpy(self.state["statistics"]))
+        return self.moments_layout.flatten(self.backend.to_numpy(self.arrays["statistics"]))
 
     def take_moments(self, vector: np.ndarray) -> None:
         self.take_statistics(self.moments_layout.unflatten(vector))
 
     def statistics(self) -> Tree:
         """A copy of the normalisers."""
-        return tree.map(np.array, self.backend.to_numpy(self.state["statistics"]))
+        return tree.map(np.array, self.backend.to_numpy(self.arrays["statistics"]))
 
     def take_statistics(self, statistics: Tree) -> None:
         if statistics:
-            loaded = self.backend.load(self.state["statistics"], statistics)
-            self.state = {**self.state, "statistics": loaded}
+            loaded = self.backend.load(self.arrays["statistics"], statistics)
+            self.arrays = {**self.arrays, "statistics": loaded}
 
     @property
     def updates(self) -> int:
-        return int(self.state["updates"])
+        return int(self.arrays["updates"])
 
     def params(self) -> tuple[np.ndarray, Tree]:
         """A copy of the parameter vector, and the statistics."""
-        return np.array(self.backend.to_numpy(self.state["params"])), self.statistics()
+        return np.array(self.backend.to_numpy(self.arrays["params"])), self.statistics()
 
-    def kept(self) -> dict:
-        state = tree.map(np.array, self.backend.to_numpy(self.state))
+    def state(self) -> dict:
+        state = tree.map(np.array, self.backend.to_numpy(self.arrays))
         return {"state": state, "rng": self.rng.bit_generator.state}
 
-    def put_back(self, kept: dict) -> None:
+    def restore(self, kept: dict) -> None:
         state = kept["state"]
         if self.adaptation and DRAW in self.adaptation.initial:  # a draw that was interrupted is learned from anew
             anew = tree.map(np.float32, self.adaptation.initial[DRAW])
             state = {**state, "coefficients": {**state["coefficients"], DRAW: anew}}
-        self.state = self.backend.load(self.state, state)
+        self.arrays = self.backend.load(self.arrays, state)
         self.rng.bit_generator.state = kept["rng"]

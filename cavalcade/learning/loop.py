@@ -171,10 +171,10 @@ class LearnerLoop:
     def state(self) -> dict:
         counted = {"sums": self.means.sums, "draws": self.draws, "lag": self.lag, "dropped": self.dropped}
         held = self.batches.held or self.drawn  # it has left the table, and would be lost; learned from once more
-        return {**self.learner.kept(), **counted, "held": held.sample._asdict() if held else {}}
+        return {**self.learner.state(), **counted, "held": held.sample._asdict() if held else {}}
 
     def restore(self, state: dict) -> None:
-        self.learner.put_back({"state": state["state"], "rng": state["rng"]})
+        self.learner.restore({"state": state["state"], "rng": state["rng"]})
         self.means.sums, self.means.count = state["sums"], state["draws"]
         self.lag, self.dropped = state["lag"], state["dropped"]
         self.batches.held = self._sent(Sample(**state["held"])) if state["held"] else None

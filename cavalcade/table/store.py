@@ -78,7 +78,7 @@ class Store:
 
     @property
     def bytes(self) -> int:
-        """Of the contents, whole from the beginning."""
+        """Of the memory that it has from the beginning, full or not."""
         return self.memory.bytes
 
     def __str__(self) -> str:
@@ -88,7 +88,7 @@ class Store:
     def _selected(self) -> list[tuple[str, np.ndarray]]:
         return [(f"{i}/{j}", array) for i, arrays in enumerate(self.chosen) for j, array in enumerate(arrays)]
 
-    def contents(self, copied: bool) -> dict:
+    def items_state(self, copied: bool) -> dict:
         """All of it, rows too; of large arrays a copy, or themselves."""
         own = self.own.state(int(self.counters[HIGH]), copied)
         if copied:  # after a break the clock says nothing, and without it equal runs leave equal checkpoints
@@ -102,14 +102,14 @@ class Store:
             "rows": self.rows.state(copied),
         }
 
-    def put_back(self, contents: dict) -> None:
-        if contents.get("made") != str(self):
-            raise UserError(f"The saved table is another one ({contents.get('made')}) than this one ({self}).")
+    def restore_items(self, items_state: dict) -> None:
+        if items_state.get("made") != str(self):
+            raise UserError(f"The saved table is another one ({items_state.get('made')}) than this one ({self}).")
         self.key[:] = -1  # what was here before
         for name in KEPT:
-            getattr(self, name)[:] = contents[name]
+            getattr(self, name)[:] = items_state[name]
         for name, array in self._selected():
-            array[:] = contents["selectors"][name]
-        self.own.restore(contents["own"])
-        self.rows.restore(contents["rows"])
+            array[:] = items_state["selectors"][name]
+        self.own.restore(items_state["own"])
+        self.rows.restore(items_state["rows"])
         self.made[:] = time.time()

@@ -291,11 +291,11 @@ class Table(Store):
         with self.lock:
             self.copied = self.bytes < available() / 2
             limits = {name: getattr(self.limiter, name) for name in ("inserts", "deletes", "samples")}
-            return {**self.contents(self.copied), "limiter": limits, "draws": self.draws}
+            return {**self.items_state(self.copied), "limiter": limits, "draws": self.draws}
 
     def restore(self, state: dict) -> None:
         with self.lock:
-            self.put_back(state)
+            self.restore_items(state)
             for name, value in state["limiter"].items():
                 setattr(self.limiter, name, value)
             self.draws = state["draws"]

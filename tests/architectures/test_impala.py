@@ -96,9 +96,9 @@ def test_a_policy_gradient_by_hand():
     parts = experiment(unroll=1, batch=1, hidden=(), entropy_cost=0.0, value_cost=0.0).parts
     learner = parts.learner()
     items = some_unrolls(parts, learner, 1)
-    kept = learner.kept()
+    kept = learner.state()
     kept["state"]["params"][:] = 0.0  # so that values are 0 and the policy is uniform
-    learner.put_back(kept)
+    learner.restore(kept)
     items |= {"behaviour": np.log(np.float32([[[0.8, 0.2]] * 2])), "action": np.zeros((1, 2), np.int64)}
     items |= {"reward": np.float32([[2.0, 0.0]]), "discount": np.float32([[0.0, 0.0]])}
     gradient = learner.layout.unflatten(learner.gradients(items)[0])
@@ -109,7 +109,7 @@ def test_a_policy_gradient_by_hand():
     gradient = learner.layout.unflatten(learner.gradients(items)[0])
     np.testing.assert_allclose(gradient["head"]["policy"]["bias"], [1.0, -1.0], rtol=1e-5)
     wider = experiment(unroll=1, batch=1, hidden=(), entropy_cost=0.0, value_cost=0.0, rho_bar=2.0).parts.learner()
-    wider.put_back(kept)
+    wider.restore(kept)
     gradient = wider.layout.unflatten(wider.gradients(items)[0])
     np.testing.assert_allclose(gradient["head"]["policy"]["bias"], [2.0, -2.0], rtol=1e-5)
 
@@ -131,9 +131,9 @@ def test_corrections_by_hand(backend):
         parts = experiment(correction=correction, backend=backend, **plain).parts
         learner = parts.learner()
         items = some_unrolls(parts, learner, 1)
-        kept = learner.kept()
+        kept = learner.state()
         kept["state"]["params"][:] = 0.0
-        learner.put_back(kept)
+        learner.restore(kept)
         items |= {"behaviour": np.log(np.float32([[[0.8, 0.2]] * 3])), "action": np.zeros((1, 3), np.int64)}
         items |= {"reward": np.float32([[0.0, 2.0, 0.0]]), "discount": np.float32([[0.5, 0.0, 0.0]])}
         gradient, metrics = learner.gradients(items)
@@ -151,12 +151,12 @@ def test_epsilon_bounds_the_gradient_of_what_has_become_impossible():
         parts = experiment(unroll=1, batch=1, hidden=(), value_cost=0.0, entropy_cost=0.0, correction=correction).parts
         learner = parts.learner()
         items = some_unrolls(parts, learner, 1)
-        kept = learner.kept()
+        kept = learner.state()
         tree_of = learner.layout.unflatten(kept["state"]["params"])
         tree_of["head"]["policy"]["bias"][:] = [0.0, 30.0]
         tree_of["head"]["policy"]["weight"][:] = 0.0
         kept["state"]["params"] = learner.layout.flatten(tree_of)
-        learner.put_back(kept)
+        learner.restore(kept)
         items |= {"action": np.zeros((1, 2), np.int64), "discount": np.zeros((1, 2), np.float32)}
         items |= {"reward": np.float32([[1.0, 0.0]])}
         found[correction] = learner.layout.unflatten(learner.gradients(items)[0])["head"]["policy"]["bias"]

@@ -136,8 +136,8 @@ for case in ("dqn", "impala"):
     there = dataclasses.replace(parts, device="cpu:1").learner()
 
     def lies_on(learner):
-        arrays = [leaf for leaf in tree.leaves(learner.state) if isinstance(leaf, jax.Array) and leaf.committed]
-        assert learner.state["params"].committed and len(arrays) >= 2
+        arrays = [leaf for leaf in tree.leaves(learner.arrays) if isinstance(leaf, jax.Array) and leaf.committed]
+        assert learner.arrays["params"].committed and len(arrays) >= 2
         return set().union(*(leaf.devices() for leaf in arrays))
 
     assert (lies_on(here), lies_on(there)) == ({first}, {second})
@@ -148,7 +148,7 @@ for case in ("dqn", "impala"):
     assert np.array_equal(vector(here), vector(there)), "to the bit"
 
     other = dataclasses.replace(parts, device="cpu:1").learner()
-    other.put_back(here.kept())
+    other.restore(here.state())
     assert lies_on(other) == {second}, "a state of one device goes on on another"
     assert other.update(items) == there.update(items) and np.array_equal(vector(other), vector(there))
 

@@ -101,9 +101,9 @@ def test_gradients_and_metrics_agree(case):
         learner = parts.learner()
         params, noise = vector(learner), np.random.default_rng(0).standard_normal(learner.layout.size)
         params += 0.1 * noise.astype(np.float32)  # away from the target network and from the nearly uniform start
-        kept = learner.kept()
+        kept = learner.state()
         kept["state"]["params"] = params
-        learner.put_back(kept)
+        learner.restore(kept)
         statistics = parts.model.statistics()
         samples = prepared(parts, learner.layout.unflatten(params), statistics, random_items(parts))
         found[backend] = learner.gradients(samples)
@@ -174,7 +174,7 @@ def test_several_updates_of_one_draw_are_the_same_as_one_draw_each():
             apart.update(tree.take(items, half))
         assert together.updates == apart.updates == 2 * (draw + 1)
         for name in ("params", "target"):
-            assert np.array_equal(together.kept()["state"][name], apart.kept()["state"][name]), name
+            assert np.array_equal(together.state()["state"][name], apart.state()["state"][name]), name
 
 
 def test_jax_compiles_an_update_once():
@@ -191,7 +191,7 @@ def test_jax_compiles_an_update_once():
     try:
         for _ in range(3):
             learner.update(items)
-        learner.put_back(learner.kept())
+        learner.restore(learner.state())
         learner.update(items)
     finally:
         jax.monitoring.unregister_event_duration_listener(listen)
@@ -246,7 +246,7 @@ def test_recorded_programs_give_the_bits_of_eager_calls(case, monkeypatch):
     for (updates, metrics, params), (_, eager_metrics, eager_params) in zip(recorded, eager):
         assert np.array_equal(params, eager_params), f"after {updates} updates"
         assert metrics == eager_metrics
-    for mine, its in zip(tree.leaves(one.kept()["state"]), tree.leaves(other.kept()["state"]), strict=True):
+    for mine, its in zip(tree.leaves(one.state()["state"]), tree.leaves(other.state()["state"]), strict=True):
         assert np.array_equal(mine, its)
 
 
@@ -263,7 +263,7 @@ def test_recorded_gradients_have_the_bits_of_eager_ones(case, monkeypatch):
         items = learner.backend.from_numpy(random_items(parts, seed))
         for samples, index in learner.minibatches(items):
             gradient, metrics = learner.gradients(samples, index)
-            expected = learner.backend.to_numpy(eager(learner.state, samples, learner.backend.from_numpy(index)))
+            expected = learner.backend.to_numpy(eager(learner.arrays, samples, learner.backend.from_numpy(index)))
             row = [*metrics.values(), *([] if learner.judged is None else learner.judged)]
             assert np.array_equal(np.concatenate([gradient, np.float32(row)]), expected) and np.abs(gradient).max() > 0
             moved = vector(learner) + np.float32(0.01) * changes.standard_normal(gradient.shape, np.float32)
@@ -373,12 +373,12 @@ def test_the_target_is_copied_exactly_at_every_period_and_never_between(backend)
         learner.apply(rng.standard_normal(learner.layout.size).astype(np.float32))
         if update in (3, 6, 9):
             expected = vector(learner)
-        assert np.array_equal(learner.kept()["state"]["target"], expected), f"update {update}"
+        assert np.array_equal(learner.state()["state"]["target"], expected), f"update {update}"
         assert update in (3, 6, 9) or not np.array_equal(vector(learner), expected)
 
 
 def test_algorithms_without_a_target_have_none():
-    assert "target" not in parts_of("ppo").learner().kept()["state"]
+    assert "target" not in parts_of("ppo").learner().state()["state"]
 
 
 # --- kept and put back --------------------------------------------------------------------------------------------
@@ -393,7 +393,7 @@ def test_a_learner_put_back_goes_on_exactly(case, backend):
     parts = parts_of(case, backend, **settings)
     learner = parts.learner()
     learner.update(random_items(parts, 0))
-    kept = learner.kept()
+    kept = learner.state()
     frozen = tree.map(np.copy, kept["state"])
     learner.update(random_items(parts, 1))
     for (path, then), (_, now) in zip(tree.named(frozen), tree.named(kept["state"])):
@@ -402,16 +402,16 @@ def test_a_learner_put_back_goes_on_exactly(case, backend):
 
     other = parts_of(case, backend, seed=9, **settings).learner()  # another start, another generator
     assert not np.array_equal(vector(other), expected)
-    other.put_back(kept)
+    other.restore(kept)
     assert other.updates == (2 if case == "dqn" else 6)
     other.update(random_items(parts, 1))
     found, statistics = other.params()
     assert np.array_equal(found, expected)
     for (path, mine), (_, its) in zip(tree.named(statistics), tree.named(expected_statistics)):
         assert np.array_equal(mine, its), path
-    for (path, mine), (_, its) in zip(tree.named(other.kept()["state"]), tree.named(learner.kept()["state"])):
+    for (path, mine), (_, its) in zip(tree.named(other.state()["state"]), tree.named(learner.state()["state"])):
         assert np.array_equal(mine, its), path
-    assert learner.kept()["rng"] == other.kept()["rng"]
+    assert learner.state()["rng"] == other.state()["rng"]
 
 
 # --- errors -------------------------------------------------------------------------------------------------------
@@ -513,8 +513,8 @@ def test_scaled_rewards_stay_within_ten_and_do_not_lose_their_sign():
     learner, by_hand = scaling.learner(), plain.learner()
     calm = reward_items(scaling, [0.1, -0.1, 0.1, -0.1], [0.0] * 4)
     for _ in range(300):
-        items, statistics = learner.backend.from_numpy(calm), learner.state["statistics"]
-        learner.state["statistics"] = reward_scaling.scaled(learner.backend.xp, statistics, items)[1]
+        items, statistics = learner.backend.from_numpy(calm), learner.arrays["statistics"]
+        learner.arrays["statistics"] = reward_scaling.scaled(learner.backend.xp, statistics, items)[1]
     burst = reward_items(scaling, [50.0, -50.0, 0.0, 0.0], [0.0] * 4)
     learner.update(burst)
     by_hand.update(reward_items(plain, [10.0, -10.0, 0.0, 0.0], [0.0] * 4))

@@ -87,7 +87,7 @@ def finish_together(works, *nodes):
 def assert_same(one, other):
     """Parameters, target network, normalisers and count, bit for bit; the optimiser may be a server's."""
     names = set(one.state) - {"optimiser"}
-    one, other = one.kept()["state"], other.kept()["state"]
+    one, other = one.state()["state"], other.state()["state"]
     for name in names:
         for a, b in zip(tree.leaves(one[name]), tree.leaves(other[name]), strict=True):
             assert np.array_equal(a, b), name
@@ -134,8 +134,8 @@ def test_servers_with_one_learner_make_the_updates_it_would_make_alone(case, bac
             np.testing.assert_allclose(learner.priorities, alone.priorities, atol=1e-6)
     assert learner.updates >= ENOUGH and [server.version for server in servers] == [learner.updates] * shards
     assert not np.array_equal(params(learner), params(parts.learner()))
-    if "target" in learner.state:
-        assert not np.array_equal(learner.kept()["state"]["target"], params(parts.learner()))
+    if "target" in learner.arrays:
+        assert not np.array_equal(learner.state()["state"]["target"], params(parts.learner()))
     assert updates.counted() == {"dropped_outlying": 0.0}
 
 
@@ -383,7 +383,7 @@ def test_learners_that_begin_apart_agree_on_who_has_come_furthest():
         learners[1].update(drawn(parts, seed))
     finish_together([one.update(drawn(parts, (9, n))) for n, one in enumerate(updates)], meeting)
     assert learners[0].updates == 24
-    kept = [learner.kept()["state"] for learner in learners]
+    kept = [learner.state()["state"] for learner in learners]
     assert all(np.array_equal(*pair) for pair in zip(*map(tree.leaves, kept))), "optimiser and all"
 
 

@@ -117,7 +117,7 @@ def test_learners_that_update_together_decide_by_their_mean(backend):
     finish_together([one.update(items) for one, items in zip(updates, (far, near, near))], meeting)
     kl = np.log(2.0) - 0.19098  # entropy of the softmax of (1.5, -1.5): a third of this is 0.167 > 1.5 * 0.05
     for learner in learners:
-        now = learner.kept()["state"]["coefficients"]
+        now = learner.state()["state"]["coefficients"]
         assert float(now["kl_coefficient"]) == 2.0 and float(now["draw"]["made"]) == 0.0
         assert float(now["draw"]["kl"]) == pytest.approx(kl / 3, rel=0.02)
     meeting.close()
@@ -128,15 +128,15 @@ def test_a_coefficient_is_kept_and_a_draw_that_was_interrupted_begins_anew():
     learner, other = parts.learner(), ppo_of("torch", seed=9).learner()
     for seed in range(3):
         metrics = learner.update(drawn(parts, seed))
-    kept = learner.kept()
+    kept = learner.state()
     assert metrics["kl_coefficient"] == 4.0 and float(kept["state"]["coefficients"]["kl_coefficient"]) == 8.0
     learner.adapt({"kl": 0.5})  # in the middle of a draw
-    interrupted = learner.kept()
+    interrupted = learner.state()
     assert float(interrupted["state"]["coefficients"]["draw"]["made"]) == 1.0
-    other.put_back(interrupted)
-    found = other.kept()["state"]["coefficients"]
+    other.restore(interrupted)
+    found = other.state()["state"]["coefficients"]
     assert float(found["kl_coefficient"]) == 8.0 and float(found["draw"]["made"]) == 0.0
-    learner.put_back(kept)
+    learner.restore(kept)
     assert learner.update(drawn(parts, 5)) == other.update(drawn(parts, 5))
 
 

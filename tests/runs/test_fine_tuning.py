@@ -62,7 +62,7 @@ def test_every_learner_and_every_actor_begins_with_the_policy(updates, origins):
             if name.startswith("learner"):
                 assert_same(nodes[name].latest(-1), policy)
                 assert not any(
-                    leaf.any() for leaf in np.atleast_1d(nodes[name].learner.kept()["state"]["optimiser"]["square"])
+                    leaf.any() for leaf in np.atleast_1d(nodes[name].learner.state()["state"]["optimiser"]["square"])
                 )
             if name.startswith("server"):
                 part = nodes[name].arrays["params"]
@@ -81,7 +81,7 @@ def test_a_target_network_begins_with_it_too(system, settings, origins):
     policy = cavalcade.load_policy(origins["dqn"].path)
     runtime = begun(origins, system, "dqn", DQN, **settings)
     try:
-        state = runtime.objects["learner"].learner.kept()["state"]
+        state = runtime.objects["learner"].learner.state()["state"]
         np.testing.assert_array_equal(state["target"], policy.vector)
         np.testing.assert_array_equal(state["params"], policy.vector)
         runtime.round()  # actors that ask for newer parameters now and then only have them at once

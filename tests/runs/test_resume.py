@@ -104,11 +104,11 @@ def test_an_extended_run_is_the_longer_run(how, copy, tmp_path):
 def test_a_schedule_is_laid_out_anew_over_the_new_total(tmp_path):
     """At the end of a run nothing is left of an annealed rate; extended to twice the length, half of it is back."""
     run = train(tmp_path / "run", anneal=True, evaluations=0)
-    horizon = Experiment.from_config(run.config).parts.learner().settings.horizon
+    horizon = Experiment.from_config(run.config).parts.learner().rule.settings.horizon
     before = learner(run)
     extended = cavalcade.resume(run.path, steps=400, display=False)
     parts = Experiment.from_config(Run.open(run.path).config).parts
-    assert parts.learner().settings.horizon == 2 * horizon
+    assert parts.learner().rule.settings.horizon == 2 * horizon
     assert np.abs(learner(extended)["params"] - before["params"]).max() > 1e-4
 
 

@@ -204,14 +204,14 @@ class Reduced:
         return means.given()
 
     def _agree(self) -> Generator[bool, None, None]:
-        kept = self.learner.kept()
+        kept = self.learner.state()
         leaves = tree.leaves(kept["state"])
         own = np.concatenate([np.reshape(leaf, -1).astype(np.float32) for leaf in leaves])
         parts = np.split(
             (yield from self.attendee.agree(self.learner.updates, own)), np.cumsum([x.size for x in leaves])
         )
         same = (np.reshape(part, leaf.shape).astype(leaf.dtype) for part, leaf in zip(parts, leaves))
-        self.learner.put_back({**kept, "state": tree.rebuild(kept["state"], same)})
+        self.learner.restore({**kept, "state": tree.rebuild(kept["state"], same)})
         self.agreed = True
 
     def counted(self) -> dict[str, float]:
