@@ -1,5 +1,5 @@
-/* How processes read, write and sleep on words (int64) in shared memory. Sleep ends when the word changes: by a futex on
-   Linux; elsewhere after a nap of a millisecond, because nobody can wake the sleeper. */
+/* How processes read, write and sleep on words (int64) in shared memory. Sleep ends when the word changes: by a futex
+   on Linux; elsewhere after a nap of a millisecond, because nobody can wake the sleeper. */
 
 #ifndef CAVALCADE_BELL_H
 #define CAVALCADE_BELL_H
