@@ -7,7 +7,7 @@
 #define SMALLEST 1e-8 /* a lower priority counts as this under a negative exponent, where 0 would be infinite */
 #define LARGEST 1e30f /* a larger leaf counts as this, so that no sum overflows */
 
-/* --- prioritised: a tree of sums; a changed parent is summed anew from its children, so that errors never add up --- */
+/* --- prioritised: a tree of sums; a changed parent is summed anew, so that rounding errors never add up ------------ */
 
 /* Computes the number of leaves, and where each level of sums lies in `inner`. */
 void selector_layout(Selector *s, int64_t places) {
@@ -72,8 +72,8 @@ double selector_total(const Selector *s) {
 
 /* Returns the child of a node in whose interval of the running sum `u` falls; `u` becomes its distance from the
    interval's beginning. Finds first one of four groups of four children, then one child of the group, by counting
-   instead of branching, because branches on random numbers are mispredicted. A rounding error can lead to a child with a
-   share of 0: then the last child before it with a share is taken. */
+   instead of branching, because branches on random numbers are mispredicted. A rounding error can lead to a child with
+   a share of 0: then the last child before it with a share is taken. */
 #define DESCEND(type)                                                                                           \
     static inline int descend_##type(const type *node, double *u) {                                             \
         double a = (double)node[0] + node[1] + ((double)node[2] + node[3]);                                     \
