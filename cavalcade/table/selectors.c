@@ -7,7 +7,7 @@
 #define SMALLEST 1e-8 /* a lower priority counts as this under a negative exponent, where 0 would be infinite */
 #define LARGEST 1e30f /* a larger leaf counts as this, so that no sum overflows */
 
-/* --- prioritised: a tree of sums; a changed parent is summed anew, so that rounding errors never add up ------------ */
+/* --- prioritised: a tree of sums; a changed parent is summed anew, so that rounding errors never add up ----------- */
 
 /* Computes the number of leaves, and where each level of sums lies in `inner`. */
 void selector_layout(Selector *s, int64_t places) {
