@@ -38,6 +38,7 @@ TRAIN_WHAT = (
 
 
 def main(argv: list[str] | None = None) -> int:
+    """Run one command; returns the exit code."""
     # set before NumPy is imported: for small matrices one thread is faster than several, much faster on a busy machine
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = list(sys.argv[1:] if argv is None else argv)

@@ -116,6 +116,7 @@ class MlflowLogger(_Logger):
             _keep(run, place, self.id)
 
     def _begin(self, name: str, params: dict[str, str]) -> None:
+        """Make a new run of MLflow, with the settings as its params."""
         found = self.client.get_experiment_by_name(self.experiment)
         experiment = found.experiment_id if found else self.client.create_experiment(self.experiment)
         self.id = self.client.create_run(experiment, run_name=name).info.run_id

@@ -106,6 +106,7 @@ class Layout:
 
     @classmethod
     def of(cls, tree: Tree) -> "Layout":
+        """The layout of a tree of float32 arrays."""
         pairs = list(named(tree))
         for path, leaf in pairs:
             if np.dtype(leaf.dtype) != np.float32:

@@ -13,7 +13,7 @@ class Sizes(NamedTuple):
     """Of the tables of a store, in items."""
 
     queue: int  # items that may wait to be drawn once
-    replay: int  # items that may be there to be drawn many times, with those that come in between two trims
+    replay: int  # items that may be there to be drawn many times, with those that are inserted between two trims
     slack: float = 0.0  # drawn items by which learning may be ahead of acting or behind it
 
 

@@ -66,7 +66,7 @@ class Window:
         self.slots = np.zeros((length + 1, count), np.int32)  # [length + 1, N]
         self.cursor = np.zeros(count, np.int64)  # [N] rows in each column, of the steps that were written
         self.written, self.even = 0, True  # steps that were written; whether each has moved every column on by one row
-        self.steps = 0  # steps, with those that are gathered and not written yet
+        self.steps = 0  # steps that were written, and those that are gathered for writing
         self.cut = np.zeros(count, np.int64)  # [N] rows that final observations of truncated episodes took
         self.most_cut = 0  # the largest of them
 

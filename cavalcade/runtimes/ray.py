@@ -87,6 +87,7 @@ class RayRuntime(Supervisor):
         return needs
 
     def _require_resources(self) -> None:
+        """Raise a UserError if all processes together need more than the cluster has."""
         there = self.ray.cluster_resources()
         if not self.local:  # a Ray that was started here is told of more CPUs than there are
             self.cores = int(there.get("CPU", 0))
@@ -102,6 +103,7 @@ class RayRuntime(Supervisor):
                 )
 
     def _start(self, member: RayMember) -> None:
+        """Start a process with its job; all processes that it refers to must be ready."""
         from cavalcade.runtimes import ray_host
 
         edges, consumers = self._edges(member), self._consumers(member)

@@ -39,6 +39,7 @@ class Recycler:
         self.blocks: list[np.ndarray] = []
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An array with any content."""
         size = math.prod(shape) * dtype.itemsize
         if size < RECYCLED:
             return np.empty(shape, dtype)

@@ -68,6 +68,7 @@ class RemotePort:
         self._begin()
 
     def _begin(self) -> None:
+        """As for a writer that has sent nothing yet."""
         self.row_of = np.zeros(self.address.rows + 1, np.int32)  # the table's slot for each of the writer's
         self.inserted = 0  # items of this writer so far
         self.allowed = 0  # items that it was promised room for so far
@@ -102,6 +103,7 @@ class RemotePort:
             yield
 
     def _write(self, message: Message) -> None:
+        """Write the rows of a message into the table."""
         rows = self.table.rows
         if len(message.new):
             slots = self.row_of[message.new] = self.table.take_rows(len(message.new), self.writer)
@@ -177,6 +179,7 @@ class RemoteWriter:
         return self._room(count)
 
     def _room(self, count: int) -> bool:
+        """Whether `count` items can be sent now; asks for room if it is not promised."""
         self._exchange()
         if not self.reserving:
             return not self.items_on_way or self.items_on_way + count <= POSTS

@@ -104,6 +104,7 @@ class Store:
         }
 
     def put_back(self, contents: dict) -> None:
+        """Restore items and rows; a UserError if they are those of a table of another kind."""
         if contents.get("made") != str(self):
             raise UserError(f"The saved table is another one ({contents.get('made')}) than this one ({self}).")
         self.key[:] = -1  # forget the items from before; only places in use are saved

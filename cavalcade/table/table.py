@@ -98,6 +98,7 @@ class Table(Store):
         return cls(signature, size, prioritised(exponent), "fifo", limiter=limiter, **more)
 
     def _refuse_nonsense(self, most: int) -> None:
+        """Raise a UserError for settings with which the table cannot work. `most`: `max_times_sampled`."""
         limits = self.limiter
         if self.size < 1 or self.overflow < 0 or most < 0:
             raise UserError("A table needs a size of at least 1, and no negative overflow or max_times_sampled.")

@@ -54,7 +54,7 @@ class Memory:
         return self.allocate(size)[:size].view(dtype).reshape(shape)
 
     def tree(self, blank: Tree) -> Tree:
-        """Zeros in the shapes of `blank`, allocated leaf by leaf. Who attaches has to allocate the same tree."""
+        """Zeros in the shapes of `blank`, allocated leaf by leaf. `Attached` must allocate the same tree."""
         return rebuild(blank, (self.array(leaf.shape, leaf.dtype) for leaf in map(np.asarray, leaves(blank))))
 
     def _shared(self, size: int) -> np.ndarray:
