@@ -1,12 +1,12 @@
 """Cavalcade: large-scale reinforcement learning that anyone can read, run and trust.
 
-Importing the package loads no deep-learning library; names are resolved when they are first used.
+Importing the package loads no deep-learning library: a name is imported from its module when it is first used.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:  # for editors, which cannot follow `__getattr__`
+if TYPE_CHECKING:  # for editors and type checkers, which cannot follow `__getattr__`
     from cavalcade.errors import UserError as UserError
     from cavalcade.experiment.typed_settings import settings as settings
     from cavalcade.records.folder import Run as Run
@@ -17,7 +17,7 @@ if TYPE_CHECKING:  # for editors, which cannot follow `__getattr__`
 
 __version__ = "0.1.0"
 
-_HOMES = {
+_HOMES = {  # public name -> its module
     "train": "cavalcade.runs.training",
     "resume": "cavalcade.runs.training",
     "settings": "cavalcade.experiment.typed_settings",

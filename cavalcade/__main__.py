@@ -38,7 +38,8 @@ TRAIN_WHAT = (
 
 
 def main(argv: list[str] | None = None) -> int:
-    # before anything imports NumPy: for small matrices one thread is faster than several, many times on a busy machine
+    """Run one command; returns the exit code."""
+    # set before NumPy is imported: for small matrices one thread is faster than several, much faster on a busy machine
     os.environ.setdefault("OPENBLAS_NUM_THREADS", "1")
     arguments = list(sys.argv[1:] if argv is None else argv)
     name, rest = arguments[0] if arguments else "help", arguments[1:]
@@ -59,13 +60,13 @@ def main(argv: list[str] | None = None) -> int:
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-    except ProgramFailed as failure:  # with the traceback of the process that failed, which is the one that tells
+    except ProgramFailed as failure:  # its message has the traceback of the process that failed
         print(f"error: {failure}", file=sys.stderr)
         return 1
     except KeyboardInterrupt:
         print("stopped", file=sys.stderr)
         return 130
-    except BrokenPipeError:  # whoever read the output has gone; Python would complain once more at its end
+    except BrokenPipeError:  # the reader of the output has gone; without this Python would complain when it ends
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 0
 
@@ -102,6 +103,8 @@ def train(arguments: list[str]) -> None:
 
 @dataclasses.dataclass(frozen=True)
 class Train:
+    """Settings of `cavalcade train` that are neither of the run nor of the algorithm."""
+
     out: Path | None = setting(None, "the run folder; none is runs/SYSTEM-ENV-sSEED", "run")
     environment: str | None = setting(
         None, "module:function that makes the environment, in the place of ENV", "execution"
@@ -110,7 +113,8 @@ class Train:
 
 
 def _help_for_training(words: list[str], options: dict, rest: list[str]) -> None:
-    """Every setting by group, with its value for this environment and where that comes from; or one group."""
+    """Print every setting, by group, with its value for this environment and the source of the value. `rest` may name
+    one group, which is then printed alone."""
     from cavalcade.experiment import ALGORITHMS, GROUPS, Settings, chosen, find, has_images, probe
 
     wanted = [word for word in rest if not word.startswith("-")]
@@ -142,6 +146,8 @@ def _as_dict(config: Any) -> dict:
 
 
 def _train_again(arguments: list[str]) -> None:
+    """`cavalcade train CONFIG.json`: the run of a config once more."""
+
     @dataclasses.dataclass(frozen=True)
     class Again:
         out: Path | None = setting(None, "the run folder")

@@ -4,9 +4,8 @@
     class DQN(Config):
         discount: float = setting(0.99, "what a reward is worth one step later", "learning", at_least=0, at_most=1)
 
-There is one conversion and one check, whoever gives a value: a word of the command line, a Python keyword, a
-config.json.
-A subclass that changes a default (`discount: float = 0.9`) keeps the sentence and the range.
+Values are converted and checked in the same way, whether they come from the command line, from Python or from a
+config.json. A subclass that changes a default (`discount: float = 0.9`) keeps the sentence and the range.
 """
 
 import dataclasses
@@ -28,7 +27,7 @@ TRUE, FALSE, NONE = ("true", "yes", "on", "1"), ("false", "no", "off", "0"), ("n
 
 @dataclass(frozen=True)
 class About:
-    """What is said of a setting: a sentence, the group that it is shown in, and what it may be."""
+    """What is declared of a setting: a sentence, the group in which help shows it, and which values are allowed."""
 
     sentence: str = ""
     group: str = ""
@@ -36,27 +35,27 @@ class About:
     at_most: float | None = None
     above: float | None = None
     below: float | None = None
-    words: tuple[str, ...] = ()  # the only ones that mean something; empty takes any
+    words: tuple[str, ...] = ()  # the only values that are allowed; empty: any value of its type
 
 
 def setting(default: Any, sentence: str, group: str = "", **may_be: Any) -> Any:
-    """A field of a `Config`; `may_be` are the ranges and words of `About`."""
+    """A field of a `Config`; `may_be`: the bounds and words of `About`."""
     return field(default=default, metadata={"about": About(sentence, group, **may_be)})
 
 
 @dataclass(frozen=True)
 class Setting:
-    """One setting of a config, as the command line, the help and the check see it."""
+    """One setting of a config, with what the command line, the help and the check need."""
 
     name: str
-    kind: Any  # a key of CONVERSIONS
+    kind: Any  # its type, a key of CONVERSIONS
     optional: bool  # whether None is a value
     default: Any
     about: About
 
     @property
     def option(self) -> str:
-        return "--" + self.name.rstrip("_").replace("_", "-")  # `from_`, because `from` is a word of Python
+        return "--" + self.name.rstrip("_").replace("_", "-")  # `from_` ends so because `from` is a word of Python
 
     @property
     def expected(self) -> str:
@@ -75,7 +74,7 @@ class Setting:
         return f"{noun}, or none" if self.optional else noun
 
     def converted(self, value: Any) -> Any:
-        """`value` as this setting holds it; a UserError names the setting, what was given and what it has to be."""
+        """`value` in the type of this setting. A UserError names the setting, what was given, and what is allowed."""
         if self.optional and (value is None or (isinstance(value, str) and value.lower() in NONE)):
             return None
         if self.about.words:
@@ -105,7 +104,7 @@ class Setting:
         return UserError(f"{self.option} is {given}; it has to be {self.expected}.")
 
     def shown(self, value: Any) -> str:
-        """As it could be typed after the option."""
+        """`value` as a user would type it after the option."""
         if value is None:
             return "none"
         if isinstance(value, bool):
@@ -115,8 +114,8 @@ class Setting:
 
 @dataclass(frozen=True)
 class Config:
-    """Converts and checks its fields when it is made. What several of them must be together is checked in a
-    `__post_init__` that calls this one first."""
+    """Converts and checks its fields when it is made. A subclass that checks several fields together does so in its own
+    `__post_init__`, which calls this one first."""
 
     def __post_init__(self) -> None:
         kind: Any = type(self)
@@ -124,7 +123,7 @@ class Config:
             object.__setattr__(self, name, declared.converted(getattr(self, name)))
 
     def replace(self, **changed: Any) -> Self:
-        """The same with these settings changed."""
+        """A copy with these settings changed."""
         kind: Any = type(self)
         known = described(kind)
         for name in changed:
@@ -145,7 +144,7 @@ def described(kind: type) -> dict[str, Setting]:
 
 
 def _about(kind: type, name: str) -> About:
-    """From the nearest class that says something of it."""
+    """What the nearest class in the order of inheritance declares of the setting `name`."""
     for base in kind.__mro__:
         declared = base.__dict__.get("__dataclass_fields__", {}).get(name)
         if declared is not None and "about" in declared.metadata:
@@ -154,7 +153,7 @@ def _about(kind: type, name: str) -> About:
 
 
 def _unwrapped(hint: Any) -> tuple[Any, bool]:
-    """`float | None` is (float, True)."""
+    """The type without None, and whether None is allowed: `float | None` gives (float, True)."""
     inner = typing.get_args(hint)
     optional = isinstance(hint, types.UnionType) and type(None) in inner
     if optional:
@@ -196,7 +195,7 @@ def _str(value: Any) -> str:
 
 
 def _numbers(value: Any) -> tuple[int, ...]:
-    """64, "64 64", "64,64" and [64, 64] are all lists of whole numbers."""
+    """64, "64 64", "64,64" and [64, 64] are all accepted as whole numbers."""
     if isinstance(value, str):
         value = value.replace(",", " ").split()
     return tuple(map(_int, np.ravel(value).tolist() if not isinstance(value, (list, tuple)) else value))

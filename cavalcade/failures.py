@@ -1,7 +1,7 @@
-"""What fails in a run: whose line it was, and when it is not worth another try.
+"""Failures in a run: which line of the user's caused them, and when a process is not started again.
 
-An exception of a user's own environment is told in one sentence with the user's own file and line, wherever the
-environment runs; the whole traceback is in `faults.jsonl`.
+An exception of a user's environment becomes one sentence with the user's own file and line, in whatever process the
+environment runs; the whole traceback goes to `faults.jsonl`.
 """
 
 import os
@@ -13,11 +13,13 @@ from typing import Any
 
 from cavalcade.errors import BadEnvironment, UserError
 
-TRIES = 3  # failures of a process in a row, at the same moment and line, with an episode between them at most
-ANYWHERE = 6  # or at any place, as long as nobody has finished an episode
+# failures of one process after which the run ends: in a row, at the same moment and line, with one finished episode
+# between two of them at most
+TRIES = 3
+ANYWHERE = 6  # the same at any moment and line, as long as no process has finished an episode
 OURS = str(Path(__file__).parent)
 INSTALLED = tuple(sysconfig.get_paths()[name] for name in ("stdlib", "platstdlib", "purelib", "platlib"))
-LONGEST = 300  # letters of an exception's own words in a sentence
+LONGEST = 300  # the most characters of an exception's message that a sentence repeats
 
 
 @dataclass(frozen=True)
@@ -25,16 +27,17 @@ class Mishap:
     """An exception of a user's environment, as plain data."""
 
     environment: str
-    moment: str  # "in step 3 of an episode"
-    cause: str  # the exception in a line
-    file: str  # whose line raised it; empty if nobody knows
+    moment: str  # when it happened: "in step 3 of an episode"
+    cause: str  # the exception in one line
+    file: str  # of the line that raised it; empty if unknown
     line: int
-    finished: int  # episodes of these copies of the environment since they were made
-    passed: bool  # whether another copy has got through the same moment
+    finished: int  # episodes that these copies of the environment have finished since they were made
+    passed: bool  # whether another copy of the environment got past the same moment
 
     @property
     def place(self) -> tuple[str, str, int, str]:
-        """By which two of them are the same, whatever numbers are in their messages."""
+        """Two mishaps with the same place count as the same failure. It leaves out the message, which may hold
+        numbers."""
         return self.moment, self.file, self.line, self.cause.partition(":")[0]
 
     @property
@@ -46,7 +49,7 @@ class EnvironmentFailed(BadEnvironment):
     """A user's environment raised an exception."""
 
     def __init__(self, mishap: Mishap, who: str = "", often: str = ""):
-        """`who`: the process, if it was another; `often`: how many times, if it was more than once."""
+        """`who`: the process, if it was another one; `often`: how many times it failed, as words for the sentence."""
         said = f"The environment '{mishap.environment}' failed {often}{mishap.moment}: {mishap.short}."
         super().__init__(f"{who}: {said}" if who else said)
         self.mishap = mishap
@@ -55,22 +58,23 @@ class EnvironmentFailed(BadEnvironment):
     def by(
         cls, error: Exception, environment: str, moment: str, finished: int = 0, passed: bool = False
     ) -> "EnvironmentFailed":
-        """`finished`, `passed`: as in `Mishap`."""
+        """The failure of an environment that raised `error`; `moment`, `finished`, `passed`: as in `Mishap`."""
         return cls(Mishap(environment, moment, in_a_line(error), *own_line(error), finished, passed))
 
 
 @dataclass(frozen=True)
 class Failure:
-    """Why a process has ended; plain data, told by itself or by whoever found it."""
+    """Why a process has ended; plain data, made by the process itself or by the driver that found it dead."""
 
-    cause: str  # whole: a traceback, a sentence for the user, or what the system says
-    short: str  # in a line
-    for_user: bool = False  # to start again would only say it again
+    cause: str  # a traceback, a sentence for the user, or what the system says
+    short: str  # the same in one line
+    for_user: bool = False  # a mistake of the user (`UserError`), which starting again would only repeat
     about: dict[str, Any] = field(default_factory=dict)  # for faults.jsonl: file, line and traceback
-    mishap: Mishap | None = None  # if it was the environment
+    mishap: Mishap | None = None  # set if an environment failed
 
     @classmethod
     def of(cls, error: BaseException) -> "Failure":
+        """The failure of a process in which `error` was raised."""
         if isinstance(error, UserError) and not isinstance(error, EnvironmentFailed):
             return cls(str(error), f"{type(error).__name__}: {error}", for_user=True)
         mishap = error.mishap if isinstance(error, EnvironmentFailed) else None
@@ -81,11 +85,11 @@ class Failure:
 
     @classmethod
     def found(cls, cause: str) -> "Failure":
-        """Of a process that can say nothing any more."""
+        """The failure of a process that ended without a word."""
         return cls(cause, cause)
 
     def fault(self, node: str, **more: Any) -> dict[str, Any]:
-        """For faults.jsonl."""
+        """The failure of `node` as a line for faults.jsonl."""
         known = {name: value for name, value in self.about.items() if value}
         return {"node": node, "cause": self.short, **more, **known}
 
@@ -94,26 +98,28 @@ class Failure:
 
 
 class Tries:
-    """Counts failures of environments, and says when to stop trying. One that fails now and then fails at another
-    moment each time, or other copies get further, or episodes are finished in between."""
+    """Counts failures of environments, and ends a run whose environment always fails. An environment that fails only
+    now and then is borne: it fails at different moments, or other copies get past them, or it finishes episodes
+    between."""
 
     def __init__(self) -> None:
-        self.last: dict[str, tuple[Mishap, int]] = {}  # of each process, and how many like it in a row
-        self.all: dict[str, int] = {}  # of each process
-        self.finished = False  # whether any episode was, anywhere
+        self.last: dict[str, tuple[Mishap, int]] = {}  # by process: its last mishap, and how many like it in a row
+        self.all: dict[str, int] = {}  # by process: how many in all
+        self.finished = False  # whether any process has finished an episode
 
     def count(self, who: str, mishap: Mishap) -> int:
-        """How many like it there were in a row."""
+        """Count a mishap of the process `who`; returns how many like it there were in a row."""
         before, times = self.last.get(who, (mishap, 0))
         times = times + 1 if mishap.place == before.place else 1
         if mishap.finished > 1 or mishap.passed:
-            times = 0  # what others get through, or what is seldom come to, does not fail always
+            times = 0  # another copy got past this moment, or it is seldom reached: it does not always fail there
         self.last[who], self.all[who] = (mishap, times), self.all.get(who, 0) + 1
         self.finished |= mishap.finished > 0
         return max(1, times)
 
     def check(self, who: str, node: str = "") -> None:
-        """Raises what is to be said when enough has been tried. `node`: the process that is to be named."""
+        """Raise `EnvironmentFailed` if the process `who` has failed too often. `node`: the name for the message, if it
+        is another."""
         mishap, times = self.last[who]
         if times >= TRIES:
             raise EnvironmentFailed(mishap, node or who, f"{times} times in a row ")
@@ -123,14 +129,15 @@ class Tries:
 
 
 def in_a_line(error: BaseException) -> str:
+    """`ValueError: its message`, in one line and cut after `LONGEST` characters."""
     said = " ".join(str(error).split()).rstrip(".")
     said = said if len(said) <= LONGEST else f"{said[:LONGEST]} ..."
     return f"{type(error).__name__}: {said}" if said else type(error).__name__
 
 
 def own_line(error: BaseException) -> tuple[str, int]:
-    """File and line of the user's own code that raised: the innermost that is neither ours nor installed; else of the
-    innermost package that is not Gymnasium; else nothing."""
+    """File and line of the user's code that raised the error: the innermost frame that is neither of Cavalcade nor
+    installed; else the innermost of a package other than Gymnasium; else ("", 0)."""
     if isinstance(error, SyntaxError) and error.filename:
         return _nearby(error.filename), error.lineno or 0
     lines = [(frame.f_code.co_filename, line) for frame, line in traceback.walk_tb(error.__traceback__)]
@@ -142,7 +149,7 @@ def own_line(error: BaseException) -> tuple[str, int]:
 
 
 def _nearby(file: str) -> str:
-    """Relative to the working directory if it is inside."""
+    """The path of a file, relative to the working directory if the file is inside it."""
     inside = os.path.relpath(file) if os.path.isabs(file) else file
     return file if inside.startswith("..") else inside
 

@@ -3,10 +3,10 @@
     cavalcade.train("ppo", "CartPole-v1", callbacks=[WandbLogger(project="poles", mode="offline")])
 
 Both log the config, the rows of metrics by the tags of `metric_names.py`, evaluations, and at the end the best score.
-The package is imported when a logger is made, so that a missing one is known before anything is written. A resumed run
-goes on in the same place: `loggers.json` in the run folder keeps its id there. Rows that a resumed run makes once more
-are logged once more: neither of the two can forget.
-Logging is not worth a run: a failure while it goes on is noted (`on_error`); one at its start ends it.
+The package is imported when a logger is made, so that a missing one is noticed before anything is written. A resumed
+run goes on in the same place of W&B or MLflow: `loggers.json` in the run folder keeps its id there. Rows of metrics
+that a resumed run makes again are logged again, because neither service can delete rows. A failure of logging during a
+run is noted and the run goes on (`on_error`); a failure at the start ends the run.
 """
 
 import json
@@ -20,13 +20,15 @@ from cavalcade.errors import UserError, nearest
 from cavalcade.records import Run, tagged
 from cavalcade.runs.callbacks import Callback, Evaluation
 
-BEST, ENDED = "best_evaluation", "ended"  # in the summary
+BEST, ENDED = "best_evaluation", "ended"  # keys of the report, and of the summary in W&B or MLflow
 MODES = ("online", "offline", "disabled")  # of W&B
-MOST_PARAMS = 100  # of one call to MLflow
-STATES = {"finished": "FINISHED", "stopped": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}  # of MLflow
+MOST_PARAMS = 100  # that one call to MLflow takes
+STATES = {"finished": "FINISHED", "stopped": "FINISHED", "interrupted": "KILLED", "failed": "FAILED"}  # for MLflow
 
 
 class _Logger(Callback):
+    """What both have in common: rows and evaluations as numbers by tag."""
+
     on_error = "continue"
 
     def on_metrics(self, run: Run, row: dict[str, Any]) -> None:
@@ -39,16 +41,17 @@ class _Logger(Callback):
         self.log({f"evaluation/{name}": float(x) for name, x in spread.items()}, evaluation.step)
 
     def log(self, values: dict[str, float], step: int) -> None:
+        """Log numbers by tag at this count of environment steps."""
         raise NotImplementedError
 
 
 class WandbLogger(_Logger):
-    """Weights & Biases. What its `wandb.init` takes goes there: entity, group, name, tags and so on."""
+    """Shows a run in Weights & Biases. `options` are passed to `wandb.init`: entity, group, name, tags and so on."""
 
     def __init__(self, project: str = "cavalcade", mode: str | None = None, **options: Any):
-        """`mode`: online, or offline: into the run folder, from where `wandb sync` sends it; None is as the
-        environment says."""
-        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # of its own errors, to its makers
+        """`mode`: one of `MODES`; offline writes into the run folder, from where `wandb sync` sends it. None: as the
+        environment variable WANDB_MODE says."""
+        os.environ.setdefault("WANDB_ERROR_REPORTING", "false")  # else W&B sends its own errors to its makers
         try:
             from wandb import Settings, init
         except ImportError as error:
@@ -57,7 +60,7 @@ class WandbLogger(_Logger):
             raise UserError(f"The mode of W&B is '{mode}'; choose one of {', '.join(MODES)}.{nearest(mode, MODES)}")
         self.init: Any = init
         self.project, self.mode, self.options = project, mode, options
-        self.settings = Settings(console="off")  # what is printed is the display's
+        self.settings = Settings(console="off")  # else W&B would log the display
         self.wandb: Any = None
 
     def on_start(self, run: Run) -> None:
@@ -70,14 +73,14 @@ class WandbLogger(_Logger):
             "settings": self.settings,
             "config": run.config,
             "allow_val_change": True,  # a run may be resumed for more steps
-            "reinit": "create_new",  # one that the user has under way stays as it is
-            **({"resume": "allow"} if online else {}),  # offline it needs no asking: the same id is the same run
+            "reinit": "create_new",  # a W&B run that the user has open stays as it is
+            **({"resume": "allow"} if online else {}),  # offline the same id is enough to go on with a run
             **({"id": known} if known else {}),
         }
         self.wandb = self.init(project=self.project, mode=self.mode, **{**given, **self.options})
         _keep(run, place, self.wandb.id)
         self.wandb.define_metric("step", hidden=True)
-        self.wandb.define_metric("*", step_metric="step")  # steps may go back when a run is resumed
+        self.wandb.define_metric("*", step_metric="step")  # our own axis: steps may go back when a run is resumed
 
     def log(self, values: dict[str, float], step: int) -> None:
         self.wandb.log({**values, "step": step})
@@ -88,11 +91,12 @@ class WandbLogger(_Logger):
 
 
 class MlflowLogger(_Logger):
-    """MLflow. Its default, without `tracking_uri`, is what its environment variables say."""
+    """Shows a run in MLflow."""
 
     def __init__(self, tracking_uri: str | None = None, experiment: str = "cavalcade"):
-        """`tracking_uri`: a server, or a file such as sqlite:///mlflow.db, which takes some seconds to be made."""
-        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # on its use, to its makers
+        """`tracking_uri`: a server, or a file such as sqlite:///mlflow.db, which takes some seconds to be made; None:
+        as MLflow's environment variables say."""
+        os.environ.setdefault("MLFLOW_DISABLE_TELEMETRY", "true")  # else MLflow reports its use to its makers
         try:
             from mlflow import MlflowClient, entities
         except ImportError as error:
@@ -112,6 +116,7 @@ class MlflowLogger(_Logger):
             _keep(run, place, self.id)
 
     def _begin(self, name: str, params: dict[str, str]) -> None:
+        """Make a new run of MLflow, with the settings as its params."""
         found = self.client.get_experiment_by_name(self.experiment)
         experiment = found.experiment_id if found else self.client.create_experiment(self.experiment)
         self.id = self.client.create_run(experiment, run_name=name).info.run_id
@@ -120,7 +125,8 @@ class MlflowLogger(_Logger):
             self.client.log_batch(self.id, params=given[first : first + MOST_PARAMS])
 
     def _go_on(self, known: str, params: dict[str, str]) -> None:
-        """Params of MLflow never change: what was changed, such as steps, is a tag."""
+        """Go on with the run of the id `known`. Params of MLflow cannot be changed, so settings that were changed, such
+        as the number of steps, become tags."""
         self.id = known
         before = self.client.get_run(known).data.params
         self.client.update_run(known, status="RUNNING")
@@ -147,11 +153,12 @@ def _missing(name: str, extra: str, error: ImportError) -> UserError:
 
 
 def _known(run: Run, place: str) -> str | None:
-    """The id that the run has there, if it was logged there before."""
+    """The id that the run has in `place`, or None if it was not logged there before."""
     return _all_known(run).get(place)
 
 
 def _keep(run: Run, place: str, name: str) -> None:
+    """Remember the id `name` that the run has in `place`."""
     write_atomically(run.loggers_file, json.dumps({**_all_known(run), place: name}, indent=2).encode())
 
 
@@ -160,7 +167,7 @@ def _all_known(run: Run) -> dict[str, str]:
 
 
 def _flat(config: dict[str, Any], beginning: str = "") -> dict[str, Any]:
-    """algorithm.unroll for what is nested."""
+    """Nested settings by names with dots, such as `algorithm.unroll`."""
     flat: dict[str, Any] = {}
     for name, value in config.items():
         inside = isinstance(value, dict) and value

@@ -1,6 +1,6 @@
-"""From the words of a command line to settings; what cannot be understood is said in one sentence.
+"""From the words of a command line to settings; a word that cannot be understood is refused with one sentence.
 
-The values are converted and checked by the settings themselves (`config.py`), as those that Python gives are.
+Settings convert and check their values themselves (`config.py`), as they do with values from Python.
 """
 
 import ast
@@ -15,11 +15,11 @@ from cavalcade.config import Numbers, Setting, Words, described
 from cavalcade.errors import UserError, nearest
 
 HELP = ("--help", "-h")
-LEFT, WIDEST = 32, 120  # columns of help: for options, and in all
+LEFT, WIDEST = 32, 120  # columns of the terminal: for options in the help, and the most for a line
 
 
 def parse(kind: type, arguments: list[str], prog: str) -> Any:
-    """An instance of the dataclass `kind` from options. `--help` prints what there is and ends the program."""
+    """An instance of the dataclass `kind`, made from options. `--help` prints all options and ends the program."""
     declared = described(kind)
     if set(HELP) & set(arguments):
         print(f"cavalcade {prog}\n")
@@ -30,7 +30,8 @@ def parse(kind: type, arguments: list[str], prog: str) -> Any:
 
 
 def given(declared: Mapping[str, Setting], arguments: list[str], prog: str) -> dict[str, Any]:
-    """The settings that the words name, converted; an unknown option is refused with the nearest name."""
+    """By name, the converted values of the settings that `arguments` give; an unknown option is refused with the
+    nearest name."""
     by_option = {one.option: one for one in declared.values()}
     negated = {f"--no-{one.option[2:]}": one for one in declared.values() if one.kind is bool}
     found: dict[str, Any] = {}
@@ -72,8 +73,8 @@ def _in_pieces(arguments: list[str], prog: str) -> Iterator[tuple[str, list[str]
 
 
 def help_lines(settings: Any, chosen: Mapping[str, tuple[Any, str]]) -> list[str]:
-    """A line or more for each setting: the option with its value as it could be typed, the sentence, and where the
-    value comes from. `chosen`: name -> (value, source); without it the default is shown."""
+    """A line or more for each setting: the option with its value as it could be typed, the sentence, and the source of
+    the value. `chosen`: name -> (value, source); settings that it lacks are shown with their default."""
     width = min(shutil.get_terminal_size((WIDEST, 24)).columns, WIDEST)
     lines = []
     for one in settings:
@@ -91,7 +92,7 @@ def help_lines(settings: Any, chosen: Mapping[str, tuple[Any, str]]) -> list[str
 
 
 def environment_options(arguments: list[str]) -> tuple[dict, list[str]]:
-    """`--option name=value`, given to the environment, and the words that are left."""
+    """The options for the environment (`--option name=value`, by name), and the words that are left."""
     options: dict = {}
     rest: list[str] = []
     words = iter(arguments)
@@ -121,7 +122,7 @@ def plain_value(text: str) -> Any:
 
 
 def positionals(arguments: list[str], count: int, usage: str) -> tuple[list[str], list[str]]:
-    """The leading words and the options after them; `count` 0 takes one or more."""
+    """The words before the first option, and the rest. There must be `count` of them (0: one or more)."""
     words = []
     for argument in arguments:
         if argument.startswith("-"):

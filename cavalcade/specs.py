@@ -1,8 +1,8 @@
-"""What an environment gives and takes, as plain data that can be stored beside a policy.
+"""What an environment gives (observations) and takes (actions), as plain data that is stored beside a policy.
 
-A `Leaf` describes one array of an observation or an action; an observation is a tree of leaves (Dict and
-Tuple spaces become nested dicts). Values are kept as Gymnasium gives them, except that Discrete and
-MultiDiscrete count from zero here; the environment adapter adds their `start` back.
+A `Leaf` describes one array of an observation or an action; an observation is a tree of leaves (Dict and Tuple spaces
+become nested dicts). Values are those of Gymnasium, except that Discrete and MultiDiscrete count from zero here; the
+environment adapter adds their `start` again.
 """
 
 import math
@@ -18,34 +18,40 @@ MASK = "action_mask"  # key under which an observation tree carries the legal ac
 
 @dataclass(frozen=True)
 class Leaf:
+    """One array of an observation, or an action."""
+
     kind: str  # box, discrete, multi_discrete, multi_binary
     shape: tuple[int, ...]
     dtype: str
     counts: tuple[int, ...] = ()  # discrete: (n,); multi_discrete: the number of choices of each entry
-    start: tuple[int, ...] = ()
-    low: tuple[float, ...] = ()  # box, flat; infinite where unbounded
+    start: tuple[int, ...] = ()  # Gymnasium's number of the first choice, of each entry
+    low: tuple[float, ...] = ()  # of a box: the bound of each entry, flat; infinite where unbounded
     high: tuple[float, ...] = ()
 
     @property
     def logits(self) -> int:
-        """How many numbers choose an action of this kind: one per choice."""
+        """How many logits a policy needs for this action: one for each choice of each entry."""
         return sum(self.counts)
 
     def zeros(self, *leading: int) -> np.ndarray:
+        """[*leading, *shape] zeros."""
         return np.zeros((*leading, *self.shape), self.dtype)
 
 
 @dataclass(frozen=True)
 class EnvSpec:
-    environment: str
-    observation: tree.Tree  # of Leaf; holds MASK when the environment says which actions are legal
+    """The spec of an environment."""
+
+    environment: str  # its name
+    observation: tree.Tree  # of Leaf; has the key MASK if the environment says which actions are legal
     action: Leaf
-    frames: int = 1  # of which an observation is a stack, on its first axis, oldest first: each is stored once
-    frame_skip: int = 1  # frames that an emulator plays in each of the agent's steps
-    time_limit: int = 0  # steps after which episodes are cut short; 0: the environment does not say
+    frames: int = 1  # frames of an observation that is a stack, on its first axis, oldest first; 1: it is none
+    frame_skip: int = 1  # frames that an emulator plays in each environment step
+    time_limit: int = 0  # steps after which episodes are truncated; 0: unknown
 
     @property
     def masked(self) -> bool:
+        """Whether observations say which actions are legal."""
         return isinstance(self.observation, dict) and MASK in self.observation
 
     def zeros(self, *leading: int) -> tree.Tree:
@@ -53,7 +59,7 @@ class EnvSpec:
         return tree.map(lambda leaf: leaf.zeros(*leading), self.observation)
 
     def features(self, *leading: int) -> tree.Tree:
-        """An observation of zeros as networks are given it: without the mask."""
+        """An observation of zeros with these leading axes as networks see it, without the mask."""
         zeros = self.zeros(*leading)
         return {key: part for key, part in zeros.items() if key != MASK} if self.masked else zeros
 
@@ -82,13 +88,13 @@ class EnvSpec:
                 return Leaf(**fields)
             return {key: decode(child) for key, child in node["dict"].items()}
 
-        missing = {"frames": 1, "frame_skip": 1, "time_limit": 0}  # in older files
+        missing = {"frames": 1, "frame_skip": 1, "time_limit": 0}  # what older files lack
         counts = {name: data.get(name, count) for name, count in missing.items()}
         return cls(data["environment"], decode(data["observation"]), decode(data["action"]), **counts)
 
 
 def _json_floats(value: Any) -> Any:
-    """JSON has no infinity, so bounds are written as strings where they are infinite."""
+    """Infinite bounds as strings, because JSON has no infinity."""
     if isinstance(value, (list, tuple)):
         return [str(v) if isinstance(v, float) and math.isinf(v) else v for v in value]
     return value

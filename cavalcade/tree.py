@@ -1,7 +1,7 @@
-"""Trees: nested dicts of arrays, the only thing that moves between workers, tables and files.
+"""Trees: nested dicts of arrays. Everything that moves between workers, tables and files is a tree.
 
-A lone array is a tree as well. Keys are strings and are visited in sorted order, so that every backend,
-file and process lays the same tree out in the same way.
+A single array is a tree as well. Keys are strings and are visited in sorted order, so that every backend, file and
+process lays out the same tree in the same way.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +23,7 @@ def map(function: Callable, tree: Tree, *rest: Tree) -> Tree:
 
 
 def leaves(tree: Tree) -> list:
+    """The arrays of a tree, in the sorted order of their keys."""
     if not isinstance(tree, dict):
         return [tree]
     return [leaf for key in sorted(tree) for leaf in leaves(tree[key])]
@@ -68,18 +69,20 @@ def assign(into: Tree, index: Any, values: Tree) -> None:
 
 
 def take(tree: Tree, index: Any) -> Tree:
+    """`tree[index]`, leaf by leaf."""
     return map(lambda leaf: leaf[index], tree)
 
 
 def joined(parts: Sequence[Tree]) -> Tree:
-    """Trees [N, ...] of one shape one after the other, a copy."""
+    """A copy of trees [N, ...] of one shape, joined along the first axis."""
     if isinstance(parts[0], dict):
         return {key: joined([part[key] for part in parts]) for key in parts[0]}
     return np.concatenate(parts)
 
 
 def placed(parts: Sequence[Tree], places: Sequence[Any], empty: Callable = np.empty) -> Tree:
-    """Trees [N, ...] as one, in which the rows of parts[i] lie at places[i]; `empty(shape, dtype)` makes its arrays."""
+    """Trees [N, ...] as one, in which the entries of parts[i] lie at the indices places[i] of the first axis.
+    `empty(shape, dtype)` makes the arrays."""
 
     def place(*leaves: np.ndarray) -> np.ndarray:
         whole = empty((sum(len(leaf) for leaf in leaves), *leaves[0].shape[1:]), leaves[0].dtype)
@@ -94,15 +97,16 @@ def placed(parts: Sequence[Tree], places: Sequence[Any], empty: Callable = np.em
 class Layout:
     """Where each leaf of a parameter tree lies in one contiguous float32 vector.
 
-    Shards are slices of that vector, all-reduce and broadcast move it whole, and optimisers see one array.
+    Servers hold slices of that vector, all-reduce and broadcast move it whole, and optimisers see one array.
     """
 
     paths: tuple[str, ...]
     shapes: tuple[tuple[int, ...], ...]
-    offsets: tuple[int, ...]  # one more than paths: the last is the size
+    offsets: tuple[int, ...]  # where each leaf begins, in numbers; one more than paths: the last is the size
 
     @classmethod
     def of(cls, tree: Tree) -> "Layout":
+        """The layout of a tree of float32 arrays."""
         pairs = list(named(tree))
         for path, leaf in pairs:
             if np.dtype(leaf.dtype) != np.float32:

@@ -1,7 +1,7 @@
 """A tree of arrays and plain values as a JSON value and one safetensors file, exactly and without pickle.
 
-The file is written here and not by the safetensors package because streaming it needs no second copy of a large replay,
-sums it in the same pass, and reports a full disk as the OSError that it is.
+The file is not written by the safetensors package: writing it here in pieces needs no second copy of a large replay,
+computes its SHA-256 in the same pass, and reports a full disk as an OSError.
 """
 
 import hashlib
@@ -17,20 +17,21 @@ import numpy as np
 
 from cavalcade.errors import UserError
 
-CHUNK = 4 << 20  # bytes written and summed at a time: small enough to stay in the cache
-MAPPED = 1 << 30  # bytes from which an array is not read into memory: replay on disk may be larger than that
-EXACT_IN_JSON = 1 << 53  # larger integers lose digits in readers that hold every number as a double
+CHUNK = 4 << 20  # bytes that are written and hashed at a time: few enough to stay in the cache
+MAPPED = 1 << 30  # bytes from which an array is mapped instead of read, because a replay may exceed memory
+EXACT_IN_JSON = 1 << 53  # integers from here on lose digits in readers that hold every number as a double
 SAFETENSORS_TYPES = {"|b1": "BOOL", "|u1": "U8", "|i1": "I8", "<u2": "U16", "<i2": "I16", "<f2": "F16"}
 SAFETENSORS_TYPES |= {"<u4": "U32", "<i4": "I32", "<f4": "F32", "<u8": "U64", "<i8": "I64", "<f8": "F64"}
 
 
 def write_arrays(file: BinaryIO, arrays: dict[str, np.ndarray]) -> dict:
-    """Write a safetensors file: the length of the header in eight bytes, a JSON header, data without gaps."""
+    """Write a safetensors file: the length of the header in eight bytes, a JSON header, data without gaps. Returns its
+    description, which `read_arrays` needs: types and shapes in the order of the file, size in bytes, SHA-256."""
     # Wide items first, so that every array is aligned to its item size.
     ordered = sorted(arrays.items(), key=lambda item: -item[1].itemsize)
     header, offset = {}, 0
     for name, array in ordered:
-        native = SAFETENSORS_TYPES.get(array.dtype.str)  # others travel as bytes: state.json has the type
+        native = SAFETENSORS_TYPES.get(array.dtype.str)  # other types are written as bytes: state.json has the type
         shape, end = array.shape if native else (array.nbytes,), offset + array.nbytes
         header[name] = {"dtype": native or "U8", "shape": shape, "data_offsets": (offset, end)}
         offset = end
@@ -47,11 +48,12 @@ def write_arrays(file: BinaryIO, arrays: dict[str, np.ndarray]) -> dict:
 
 
 def read_arrays(file: BufferedReader, description: dict) -> dict[str, np.ndarray]:
+    """The arrays by name; ValueError if the file is not the one that was described."""
     size, file_name = os.fstat(file.fileno()).st_size, os.path.basename(file.name)
     if size != description["bytes"]:
         raise ValueError(f"{file_name} has {size:,} bytes instead of {description['bytes']:,}")
     contents = {name: (np.dtype(dtype), shape) for name, (dtype, shape) in description["contents"].items()}
-    # state.json vouches for order, types and shapes, so the header is summed and need not be understood.
+    # The description has order, types and shapes, so the header is hashed but not parsed.
     header = size - sum(math.prod(shape) * dtype.itemsize for dtype, shape in contents.values())
     digest = hashlib.sha256(file.read(header))
     arrays: dict[str, np.ndarray] = {}
@@ -71,17 +73,18 @@ def read_arrays(file: BufferedReader, description: dict) -> dict[str, np.ndarray
 
 
 def _chunks(array: np.ndarray) -> Iterator[memoryview]:
-    """The memory of a contiguous array as views of bytes."""
+    """The memory of a contiguous array as views of up to `CHUNK` bytes."""
     if array.nbytes:
         flat = array.reshape(-1).view(np.uint8).data
         yield from (flat[start : start + CHUNK] for start in range(0, len(flat), CHUNK))
 
 
-# Values. `{"$array": name}`, `{"$int": hex}` and `{"$float": "nan"}` stand for what JSON lacks; a user's own
-# key that begins with a dollar gets a second one.
+# `{"$array": name}`, `{"$int": hex}` and `{"$float": "nan"}` stand for values that JSON lacks. A key of a state that
+# begins with a dollar gets a second one.
 
 
 def encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
+    """`value` as a JSON value; its arrays are put into `arrays` by name. `path`: where the value lies in the state."""
     if isinstance(value, np.ndarray | np.generic):
         array = np.asarray(value)
         if array.dtype.hasobject or array.dtype.kind == "V":
@@ -105,16 +108,17 @@ def encode(value: Any, path: str, arrays: dict[str, np.ndarray]) -> Any:
 
 
 def _free_name(path: str, taken: dict[str, np.ndarray]) -> str:
-    """A name for the arrays file: the path, told apart where keys with slashes make two paths look alike."""
+    """A name for an array in the file: its path, with a number where keys with slashes make two paths equal."""
     path = path.encode(errors="replace").decode()
     name, number = path, 1
-    while name in taken or name == "__metadata__":  # the one name that safetensors keeps for itself
+    while name in taken or name == "__metadata__":  # a name that safetensors reserves
         number += 1
         name = f"{path}#{number}"
     return name
 
 
 def decode(value: Any, arrays: dict[str, np.ndarray]) -> Any:
+    """The inverse of `encode`."""
     if isinstance(value, list):
         return [decode(child, arrays) for child in value]
     if not isinstance(value, dict):

@@ -22,16 +22,16 @@ from cavalcade.checkpoints.archive import decode, encode, read_arrays, write_arr
 from cavalcade.checkpoints.disk import is_disk_full, sync_file, sync_folder
 from cavalcade.errors import UserError
 
-# 2: tables keep rows and references to them; 3: steps whose rows are still to be written; 4: central acting;
-# 5: what the run was made with; 6: unrolls that end where a truncated episode leaves no room; 7: tables have a place
-# more than items, and heaps know when each was changed
+# Added by format: 2: rows of tables and references to them; 3: steps whose rows are not written yet; 4: central acting;
+# 5: config, spec and shapes that the run was made with; 6: unrolls that end early where truncated episodes leave no
+# room; 7: one place more than items in tables, and in heaps when each item was changed.
 FORMAT = 7
 _ARRAYS, _STATE = "arrays.safetensors", "state.json"
 _WRITING, _REPLACED, _REMOVING = (
     ".writing-",
     ".replaced-",
     ".removing-",
-)  # folders in transit, never loaded as they are
+)  # beginnings of the names of folders that are being written, replaced or removed
 _STEP_FOLDER = re.compile(r"step-(\d+)")
 
 
@@ -48,13 +48,13 @@ def save(folder: Path, state: dict, step: int, keep: int = 2) -> Path:
         _finish_interrupted(folder)
         writing.mkdir()
         _write_files(writing, encoded, arrays, step)
-        if final.exists():  # the same step again: a folder cannot replace a full one in a single rename
+        if final.exists():  # the same step again: no single rename can replace a folder that is not empty
             final.rename(folder / f"{_REPLACED}{final.name}")
         writing.rename(final)
         sync_folder(folder)
     except BaseException as error:
         with contextlib.suppress(OSError):
-            _finish_interrupted(folder)  # removes what was half written, puts back what was set aside
+            _finish_interrupted(folder)
         if isinstance(error, OSError):
             raise UserError(_failure_sentence(folder, error)) from error
         raise
@@ -64,13 +64,13 @@ def save(folder: Path, state: dict, step: int, keep: int = 2) -> Path:
 
 
 def forget_later(folder: Path, step: int) -> None:
-    """Delete what was saved after `step`, as when a run goes on from there. Of a checkpoint in several parts some may
-    have been written and others not; they would be kept in the place of one that is whole."""
+    """Delete the checkpoints after `step`, from which a run goes on. They may be parts of a checkpoint of several
+    processes that never became whole, and would be kept in the place of parts of a whole one."""
     _delete_superseded(folder, step, keep=2)
 
 
 def load_latest(folder: Path) -> tuple[dict, int, list[str]]:
-    """The newest intact state, its step, and a sentence about each newer checkpoint that was refused."""
+    """The newest intact state, its step, and a sentence about each newer checkpoint that could not be read."""
     notes: list[str] = []
     for path in reversed(_checkpoints(folder)):
         try:
@@ -87,7 +87,7 @@ def load_step(folder: Path, step: int) -> dict:
 
 
 def load(path: Path) -> tuple[dict, int]:
-    """The state and step of one checkpoint folder. Raises ValueError when it is not what was written."""
+    """The state and step of one checkpoint folder; ValueError if it is damaged or has another format."""
     document = json.loads((path / _STATE).read_bytes())
     if not isinstance(document, dict) or document.pop("sha256", None) != _sha256_of(document):
         raise ValueError(f"{_STATE} is not what was written")
@@ -106,7 +106,7 @@ def _name(step: int) -> str:
 
 
 def _checkpoints(folder: Path) -> list[Path]:
-    """Whole checkpoints, oldest first. One set aside counts if its replacement never arrived."""
+    """Whole checkpoints, oldest first. One that was moved aside counts if its replacement was never written."""
     found: dict[int, Path] = {}
     for path in folder.glob("*step-*"):
         match = _STEP_FOLDER.fullmatch(path.name.removeprefix(_REPLACED))
@@ -116,7 +116,8 @@ def _checkpoints(folder: Path) -> list[Path]:
 
 
 def _finish_interrupted(folder: Path) -> None:
-    """Undo or complete what a killed `save` left behind. A run has one writer, so nothing here is in use."""
+    """Clean up after a `save` that was killed or failed: remove half-written folders, and put a replaced checkpoint
+    back if its replacement is missing. A run has one writer, so no other process uses these folders."""
     for path in folder.glob(".*"):
         original = folder / path.name.removeprefix(_REPLACED)
         if path.name.startswith(_REPLACED) and not original.exists():
@@ -126,11 +127,11 @@ def _finish_interrupted(folder: Path) -> None:
 
 
 def _delete_superseded(folder: Path, step: int, keep: int) -> None:
-    # Steps beyond the one just saved are damaged, or of a future that this run left when it resumed earlier.
+    # Checkpoints of later steps are damaged, or were written before the run was resumed from an earlier step.
     by_step = {int(path.name.removeprefix("step-")): path for path in _checkpoints(folder)}
     kept = sorted((s for s in by_step if s <= step), reverse=True)[:keep]
     for path in (path for s, path in by_step.items() if s not in kept):
-        # Hidden first: a crash half way through deleting must not leave half a folder under a real name.
+        # Renamed first: a crash while deleting must not leave half a folder under the name of a checkpoint.
         with contextlib.suppress(OSError):
             shutil.rmtree(path.rename(folder / f"{_REMOVING}{path.name}"), ignore_errors=True)
 

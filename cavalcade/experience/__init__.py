@@ -1,5 +1,5 @@
-"""Experience: what an algorithm learns from (items), how it is made out of environment steps (adders over a stream of
-rows), and where it waits (stores). An algorithm declares it; actors, tables and architectures ask it."""
+"""Experience: items, which an algorithm learns from; adders, which make items out of environment steps (a stream of
+rows); and stores, where items wait. An algorithm declares its experience; actors, tables and architectures ask it."""
 
 from cavalcade.experience.episode import Episode
 from cavalcade.experience.experience import Experience

@@ -1,4 +1,4 @@
-"""Whole episodes, each an item; one that is longer than an item can be goes on in the next."""
+"""Whole episodes as items; an episode that is longer than an item goes on in the next item."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,7 +15,7 @@ from cavalcade.tree import Tree
 
 @dataclass(frozen=True)
 class Episode(Item):
-    """Whole episodes of up to `length` steps and the observation after them; longer ones in pieces."""
+    """A whole episode of up to `length` steps and the observation after them; longer episodes come in pieces."""
 
     length: int
     discount: float
@@ -35,15 +35,15 @@ class Episode(Item):
 
 
 class EpisodeAdder:
-    """Gathers the rows of each environment until its episode ends."""
+    """Gathers the rows of each environment until its episode ends or `length` steps are there."""
 
     def __init__(self, item: Episode, sink: Table, count: int, writer: int = 0):
         self.item, self.count, self.steps, self.unwritten = item, count, 0, 0
         self.stream = Stream(sink, count, writer, item.length + 1)
         self.with_carry = "carry" in sink.signature.own
-        self.slots = np.zeros((count, item.length + 1), np.int32)
-        self.cursor = np.zeros(count, np.int64)
-        self.carry: Tree = {}
+        self.slots = np.zeros((count, item.length + 1), np.int32)  # [N, length + 1] rows of the unfinished items
+        self.cursor = np.zeros(count, np.int64)  # [N] steps that each of them has
+        self.carry: Tree = {}  # [N, ...] before the first step of each
 
     def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
         if self.with_carry:
@@ -63,7 +63,7 @@ class EpisodeAdder:
         return Items(rows, own)
 
     def _remember(self, carry: Tree) -> None:
-        """The carry before the first row of each item."""
+        """Keep the carry where an item begins."""
         if not self.carry:
             self.carry = tree.map(np.copy, carry)
         beginning = self.cursor == 0

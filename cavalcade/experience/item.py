@@ -1,10 +1,10 @@
-"""What an algorithm learns from, one at a time: an item says what a table has to hold of it, who makes it out of the
-stream of environment steps, and how many rows that takes.
+"""Items: what an algorithm learns from, one at a time. A kind of item says what a table has to hold of it, which adder
+makes it out of the stream of environment steps, and how many rows that takes.
 
-Two rules hold for all of them. An item never crosses an episode unmarked: what follows an end starts a new item, or a
-row marked `first`. And the successor of a step is the true one: where an episode is truncated its final observation
-takes a row (or a place) of its own, marked as no transition, so that the value after the cut can be asked for.
-`discount` is zero at a true end only. Items are references to rows that the stream has written.
+Two rules hold for all kinds. An item never crosses the end of an episode unmarked: the next episode begins a new item,
+or a row marked `first`. And the successor of a step is the true one: where an episode is truncated, its final
+observation has a row of its own, marked as no transition (`valid` is 0), so that its value can be estimated. `discount`
+is zero only where an episode terminated. Items refer to rows that the stream has written.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from cavalcade.specs import EnvSpec
 from cavalcade.table import Items, RowSpec, Signature, Table
 from cavalcade.tree import Tree
 
-CHEAP = 1024  # bytes per step that may be set aside for the shortest episodes
+CHEAP = 1024  # bytes of rows per step up to which a table has rows for the shortest episodes there can be
 
 Prioritise = Callable[[Tree], np.ndarray]  # `Algorithm.priority`: the priority [N] of items
 
@@ -27,14 +27,15 @@ class Adder(Protocol):
     """Turns the steps of N environments into items."""
 
     stream: Stream
-    steps: int  # environment steps since the last item was begun that room is reserved for
+    steps: int  # steps of each environment since the last item began; 0: the next step begins one and needs its room
 
     @property
     def unwritten(self) -> int:
-        """Steps of which the rows are still to be taken."""
+        """Steps that were gathered and whose rows were not taken yet."""
 
     def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
-        """Take one step of all environments (a `cavalcade.step.Step`); give finished items, if any."""
+        """Take one step of all N environments (a `cavalcade.step.Step`, arrays [N, ...]); return finished items, if
+        any."""
 
     def state(self) -> dict: ...
 
@@ -43,17 +44,20 @@ class Adder(Protocol):
 
 @dataclass(frozen=True)
 class Item:
-    reserves: ClassVar[bool] = False  # the table must have room for an item before its first step is acted
+    """A kind of item."""
+
+    reserves: ClassVar[bool] = False  # a queue must have room for an item before its first step is acted
 
     def signature(self, spec: EnvSpec, carry: Tree, extras: Tree) -> Signature:
-        """What the table has to hold. `carry` and `extras` are of one environment."""
+        """What a table holds of each item. `carry` and `extras`: zeros, of one environment."""
         raise NotImplementedError
 
     def adder(
         self, sink: Table, count: int, writer: int = 0, patience: int = 0, priority: Prioritise | None = None
     ) -> Adder:
-        """For a table with this signature, and the `count` environments of the loop with the number `writer`.
-        `patience`: for how many steps a finished item may wait before it is inserted; so long its rows are held."""
+        """The adder of the `count` environments of one loop, which writes into `sink` (a table with this signature) as
+        the writer with this number. `patience`: steps that a finished item may wait before it is inserted; its rows are
+        held that long."""
         adder = self._adder(sink, count, writer, priority)
         adder.stream.horizon += patience
         return adder
@@ -63,37 +67,38 @@ class Item:
 
     @property
     def steps(self) -> int:
-        """Environment steps that one item takes, at least."""
+        """The least number of environment steps that one item takes."""
         return 1
 
     @property
     def at_once(self) -> int:
-        """Items of one environment that one step may finish."""
+        """The most items of one environment that one step can finish."""
         return 1
 
     @property
     def horizon(self) -> int:
-        """Rows of an environment to which unfinished items can refer."""
+        """How many rows of one environment unfinished items can refer to, at most."""
         raise NotImplementedError
 
     def written_together(self, rows: RowSpec) -> int:
-        """Steps that are gathered before their rows are written, at most."""
+        """The most steps that an adder gathers before it writes their rows."""
         return 1
 
     def rows_each(self, stack: int) -> tuple[int, int]:
-        """Rows that one item needs in an endless episode, and in the shortest episodes that there can be."""
+        """Rows that one item needs in an endless episode, and in the shortest episodes there can be."""
         raise NotImplementedError
 
     def places(self, steps: int, time_limit: int) -> int:
-        """Places of items that this many steps fill, in episodes of at most `time_limit` steps (0: no limit)."""
+        """How many rows of items `steps` environment steps fill, in episodes of at most `time_limit` steps (0: no
+        limit). It is more than `steps` where final observations of truncated episodes have rows of their own."""
         return steps
 
     def rows_needed(self, rows: RowSpec, size: int, drawn_once: bool) -> int:
         """How many rows `size` items of a table need.
 
-        For the shortest episodes there can be, where that is cheap or losing an item would be wrong. Otherwise, with
-        large observations, for one in 32 more than an endless episode needs: should episodes be so short that this
-        does not suffice, the table holds a little less than its size.
+        They suffice for the shortest episodes there can be if that is cheap, or if items are drawn once and none may be
+        lost. Otherwise, with large observations, there is one row in 32 more than an endless episode needs: if episodes
+        are so short that this does not suffice, the table holds fewer items than its size.
         """
         usual, most = self.rows_each(rows.stack)
         if drawn_once or most * rows.bytes <= CHEAP * usual:
@@ -101,22 +106,23 @@ class Item:
         return size * usual * 33 // 32
 
     def rows_under_way(self, rows: RowSpec, environments: int, patience: int = 0) -> int:
-        """How many rows these environments have under way at most, should all episodes end in every step: those to
-        which unfinished items, or items that wait for `patience` steps to be sent, can refer."""
-        # of those that are written together, as many are being gathered, were just written, and wait to be released
+        """The most rows that an adder of `environments` environments holds, even if all episodes end at every step:
+        those to which unfinished items, or items that wait `patience` steps to be sent, can refer."""
+        # of steps that are written together, one lot is being gathered, one was just written, one waits to be released
         together = 3 * (self.written_together(rows) - 1)
         return environments * (self.horizon + patience + rows.stack + 2 + together) * (1 + rows.stack)
 
 
 def sequence(spec: EnvSpec, carry: Tree, extras: Tree, length: int) -> Signature:
-    """Of items of `length` steps and the observation after them, with the carry before them."""
+    """The signature of items of `length` steps and the observation after them, with the carry before the first."""
     scalar = np.zeros((), np.float32)
     done = {"action": spec.action.zeros(), "reward": scalar, "discount": scalar, "valid": scalar, **extras}
     return Signature.sequence(RowSpec(spec.zeros(), done, spec.frames), {"carry": carry} if carry else {}, length + 1)
 
 
 def done_in(discount: float, action: np.ndarray, extras: Tree, reward: np.ndarray, terminated: np.ndarray) -> dict:
-    """The second part of the rows of a sequence: what was done on the observation, and what came of it."""
+    """What is stored of N rows of a sequence when they were acted on: the action and what came of it, [N, ...] each.
+    `discount` becomes 0 where an episode terminated."""
     after = np.full(len(reward), discount, np.float32)
     after[terminated] = 0.0
     valid = np.ones(len(reward), np.float32)

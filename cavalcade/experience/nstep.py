@@ -1,4 +1,4 @@
-"""Transitions over n steps, with or without a priority from the actor that made them."""
+"""Transitions over n steps, with or without a priority that the actor computes."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,13 @@ from cavalcade.tree import Tree
 
 @dataclass(frozen=True)
 class NStep(Item):
-    """Transitions (obs, action, sum of n rewards, discount, obs n steps later)."""
+    """Transitions (obs, action, discounted sum of n rewards, discount ** n or 0, obs n steps later)."""
 
     n: int
     discount: float
-    clip_rewards: bool = False  # each to [-1, 1], before they are summed
-    prioritised: bool = False  # items come with the priority that `Algorithm.priority` gives them where they are made
-    extras: tuple[str, ...] = ()  # of what `act` gives, kept with the transition as it was at its first step
+    clip_rewards: bool = False  # each reward to [-1, 1], before they are summed
+    prioritised: bool = False  # actors compute the priority of new items by `Algorithm.priority`
+    extras: tuple[str, ...] = ()  # names of extras that the item keeps, as they were at its first step
 
     def signature(self, spec: EnvSpec, carry: Tree, extras: Tree) -> Signature:
         scalar = np.zeros((), np.float32)
@@ -37,7 +37,7 @@ class NStep(Item):
 
     @property
     def at_once(self) -> int:
-        return self.n  # all n steps before an end
+        return self.n  # an episode's end finishes the items of its last n steps
 
     @property
     def horizon(self) -> int:
@@ -48,17 +48,18 @@ class NStep(Item):
 
 
 class NStepAdder:
-    """Every step starts an item; it is finished after n steps, or earlier where its episode ends."""
+    """Every step begins an item, which is finished after n steps, or earlier if its episode ends. Unfinished items lie
+    in arrays [n, N, ...], in the slot `clock % n` of the step with which they began."""
 
     def __init__(self, item: NStep, sink: Table, count: int, writer: int = 0):
         self.item, self.count, self.clock = item, count, 0
         self.stream = Stream(sink, count, writer, item.n + 1)
-        self.steps, self.unwritten = 0, 0  # an item may begin at every step, and nothing is gathered
+        self.steps, self.unwritten = 0, 0  # an item begins at every step, and no steps are gathered
         own = sink.signature.own
-        self.start = np.zeros((item.n, count), np.int32)
-        self.reward = np.zeros((item.n, count), np.float32)
-        self.discount = np.ones((item.n, count), np.float32)
-        self.pending = np.zeros((item.n, count), np.bool_)
+        self.start = np.zeros((item.n, count), np.int32)  # first row
+        self.reward = np.zeros((item.n, count), np.float32)  # discounted sum so far
+        self.discount = np.ones((item.n, count), np.float32)  # of the next reward
+        self.pending = np.zeros((item.n, count), np.bool_)  # whether there is an unfinished item
         self.action = np.zeros((item.n, count, *own["action"].shape), own["action"].dtype)
         kept = {name: own[name] for name in item.extras}
         self.extras = tree.map(lambda leaf: np.zeros((item.n, count, *leaf.shape), leaf.dtype), kept)
@@ -72,13 +73,13 @@ class NStepAdder:
             tree.assign(self.extras, slot, extras)
         self.reward[slot], self.discount[slot], self.pending[slot] = 0.0, 1.0, step.valid
         reward = np.clip(step.reward, -1.0, 1.0) if self.item.clip_rewards else step.reward
-        self.reward += self.discount * reward  # slots that are not pending hold rubbish and are never read
+        self.reward += self.discount * reward  # slots that are not pending hold meaningless numbers, which nobody reads
         self.discount *= np.float32(self.item.discount)
         self.discount[:, step.terminated] = 0.0
         ended = step.terminated | step.truncated
         oldest = self.clock % self.item.n
         if not np.count_nonzero(ended) and np.count_nonzero(self.pending[oldest]) == self.count:
-            self.pending[oldest] = False  # the usual step: one finished item per environment
+            self.pending[oldest] = False  # the usual step: it finishes one item of every environment
             return self._items(oldest, end)
         done = self.pending & ended
         done[oldest] |= self.pending[oldest]
@@ -89,6 +90,7 @@ class NStepAdder:
         return self._items(which, end[which[1]])
 
     def _items(self, which: Any, end: np.ndarray) -> Items:
+        """The items at the index `which` of the arrays; `end`: [M] their last rows."""
         rows = np.empty((len(end), 2), np.int32)
         rows[:, 0], rows[:, 1] = self.start[which], end
         own = {"action": self.action, "reward": self.reward, "discount": self.discount, **self.extras}
@@ -109,17 +111,18 @@ class NStepAdder:
 
 
 class PrioritisingAdder(NStepAdder):
-    """N-step items with a priority (Ape-X, Horgan 2018), from what acting computed anyway at the observations with
-    which they begin and end. The latter is known when that observation is acted on: items wait for a step."""
+    """N-step items with a priority (Ape-X, Horgan 2018), computed from the extras of acting at the item's first and
+    last observation. The extras at the last observation are known when it is acted on, so items wait for one step
+    more."""
 
     def __init__(self, item: NStep, sink: Table, count: int, writer: int, priority: Prioritise):
         super().__init__(item, sink, count, writer)
         self.stream.horizon += 1
         self.priority = priority
-        self.begun: Tree = {}  # [n, N, ...] extras of the steps with which items under way began
+        self.begun: Tree = {}  # [n, N, ...] extras of the first step of each unfinished item
         self.last: Tree = {}  # [N, ...] extras of the step before
-        self.cut = np.zeros(count, np.bool_)  # its episode was cut short by the last step
-        self.waiting: dict[str, Any] = {}  # finished items: rows, own, environment and first extras
+        self.cut = np.zeros(count, np.bool_)  # [N] whether the step before truncated the episode
+        self.waiting: dict[str, Any] = {}  # finished items without priority: rows, own, environment and first extras
 
     def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
         if not self.begun:
@@ -139,8 +142,9 @@ class PrioritisingAdder(NStepAdder):
         return items
 
     def _with_priority(self, extras: Tree) -> Items:
-        """Nobody acts on the final observation of an episode that was cut short: the extras of the one before it stand
-        in. At a true end the discount is 0, and no value is needed."""
+        """The waiting items with their priorities; `extras`: [N, ...] of the step after them. Nobody acts on the final
+        observation of a truncated episode, so the extras of the step before stand in. Where an episode terminated the
+        discount is 0, and the extras after it do not matter."""
         kept, at = self.waiting, self.waiting["environment"]
 
         def after(now: np.ndarray, before: np.ndarray) -> np.ndarray:

@@ -1,4 +1,5 @@
-"""What came of whole episodes: a return, and with what it was reached. For algorithms that look at nothing else."""
+"""Outcomes of whole episodes: the return, and the extras with which it was reached. For algorithms that need no single
+steps, such as evolution strategies."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -15,8 +16,8 @@ from cavalcade.tree import Tree
 
 @dataclass(frozen=True)
 class Outcome(Item):
-    """`return` and `length` of an episode, the extras that were the same in all of its steps (what was perturbed), and
-    its last observation. An episode during which extras changed is no outcome of either."""
+    """`return` and `length` of an episode, its extras (which say how params were perturbed), and its last observation.
+    An episode during which the extras changed makes no item, because its return belongs to none of them."""
 
     reserves: ClassVar[bool] = True
 
@@ -37,13 +38,15 @@ class Outcome(Item):
 
 
 class OutcomeAdder:
+    """Sums the rewards of each environment until its episode ends."""
+
     def __init__(self, sink: Table, count: int, writer: int):
-        self.steps, self.unwritten = 0, 0  # an episode may end at every step, and nothing is gathered
+        self.steps, self.unwritten = 0, 0  # an episode may end at every step, and no steps are gathered
         self.stream = Stream(sink, count, writer, 2)
         self.total, self.length = np.zeros(count, np.float32), np.zeros(count, np.float32)
         own = {name: leaf for name, leaf in sink.signature.own.items() if name not in ("return", "length")}
         self.begun = tree.map(lambda leaf: np.zeros((count, *leaf.shape), leaf.dtype), own)
-        self.whole = np.ones(count, np.bool_)  # the extras have not changed since the episode began
+        self.whole = np.ones(count, np.bool_)  # [N] whether the extras are still those of the episode's first step
 
     def add(self, obs: Tree, action: np.ndarray, extras: Tree, carry: Tree, step: Any) -> Items | None:
         _, end = self.stream.advance(obs, {}, step)

@@ -1,4 +1,4 @@
-"""Where items wait to be learned from. A store says how large its table has to be, and makes it."""
+"""Stores, where items wait to be learned from: replay and queue. A store says how large its table is, and makes it."""
 
 from dataclasses import dataclass, replace
 from math import ceil, gcd
@@ -6,32 +6,32 @@ from typing import Any, ClassVar, NamedTuple
 
 from cavalcade.table import Limiter, Signature, Table, prioritised
 
-SMALLEST_PRIORITY = 1e-6  # so that what is understood can still be drawn again
+SMALLEST_PRIORITY = 1e-6  # added by algorithms, so that items with an error of zero can still be drawn
 
 
 class Sizes(NamedTuple):
     """Of the tables of a store, in items."""
 
-    queue: int  # that may wait to be drawn once
-    replay: int  # that may be there to be drawn again, with what comes in between two removals
-    slack: float = 0.0  # draws by which learning may be ahead or behind
+    queue: int  # items that may wait to be drawn once
+    replay: int  # items that may be there to be drawn many times, with those that are inserted between two trims
+    slack: float = 0.0  # drawn items by which learning may be ahead of acting or behind it
 
 
 @dataclass(frozen=True)
 class Replay:
-    """Kept and drawn many times, in proportion to priority ** exponent; an exponent of 0 is uniform."""
+    """Items are kept and drawn many times, in proportion to priority ** exponent; an exponent of 0 is uniform."""
 
-    size: int
+    size: int  # items
     start: int  # items before the first draw
-    samples_per_insert: float
+    samples_per_insert: float  # how often an item is drawn, on average
     exponent: float = 0.0
-    importance: float = 0.0  # exponent of the weights that correct for it
-    tolerance: float = 0.0  # draws may run this share of the first `start` items' draws ahead or behind; 0 is lock step
-    trim_every: int = 0  # draws between removals of what exceeds `size`; 0 removes at once
+    importance: float = 0.0  # exponent of the weights that correct for drawing by priority
+    tolerance: float = 0.0  # times `start` items: what learning may be ahead of acting or behind it; 0 is lock step
+    trim_every: int = 0  # draws between two removals of items that exceed `size`; 0 removes them at once
 
     drawn_once: ClassVar[bool] = False
-    replay_share: ClassVar[float] = 1.0  # of what is drawn, how much may have been drawn before
-    max_lag: ClassVar[int] = 0  # any is borne
+    replay_share: ClassVar[float] = 1.0  # the share of a batch that may have been drawn before
+    max_lag: ClassVar[int] = 0  # 0: no limit
 
     @property
     def correction(self) -> float | None:
@@ -44,18 +44,18 @@ class Replay:
         return self.tolerance > 0
 
     def first_draw(self, batch: int) -> int:
-        """Items that have to be there."""
+        """Items that have to be there before the first draw."""
         return self.start
 
     def dealt(self, share: int, whole: int, batch: int) -> tuple["Replay", int]:
-        """The store to which `share` of `whole` actors write, and the batch of its draws: that stays whole, because
-        all of a draw may fall to one store."""
+        """One of several stores, into which `share` of `whole` actors write, and the batch of its draws. The batch
+        stays as large as before, because all items of a draw may fall to one store."""
         size, start = (ceil(items * share / whole) for items in (self.size, self.start))
         return replace(self, size=size, start=start), batch
 
     def plan(self, batch: int, envs: int, actors: int, at_once: int) -> Sizes:
-        """`at_once`: items that an actor may send together. The slack is what is asked for, and at least what comes in
-        one piece."""
+        """The sizes of the table. `at_once`: the most items that an actor sends together. The slack is what `tolerance`
+        asks for, but at least one draw and one insert."""
         ratio = self.samples_per_insert
         slack = max(batch, ratio * at_once, ratio * self.start * self.tolerance, 1.0)
         if not self.trim_every:
@@ -64,7 +64,8 @@ class Replay:
         return Sizes(0, self.size + between, slack)
 
     def table(self, signature: Signature, sizes: Sizes, seed: int, **where: Any) -> Table:
-        """Where no slack is asked for there is as little as batches allow: acting and learning go in lock step."""
+        """The table. With a tolerance of 0 the limiter's window is as narrow as draws and inserts allow, so that acting
+        and learning go in lock step."""
         sampler = prioritised(self.exponent) if self.exponent else "uniform"
         about: dict[str, Any] = {"trim_every": self.trim_every, "seed": seed, **where}
         limiter = Limiter.ratio(self.samples_per_insert, self.start, sizes.slack)
@@ -73,12 +74,12 @@ class Replay:
 
 @dataclass(frozen=True)
 class Queue:
-    """Drawn once, in order; a share of every batch may be drawn again from the newest `replay_size` items."""
+    """Items are drawn once, in order. A share of every batch may come from a replay of the newest items beside it."""
 
-    batches: int = 1  # that may wait
-    max_lag: int = 0  # updates after which what is drawn counts for nothing; 0 bears any lag
-    replay_share: float = 0.0
-    replay_size: int = 0
+    batches: int = 1  # batches that may wait
+    max_lag: int = 0  # items whose lag is larger are not learned from; 0: no limit
+    replay_share: float = 0.0  # the share of every batch that comes from the replay
+    replay_size: int = 0  # items
 
     drawn_once: ClassVar[bool] = True
     correction: ClassVar[float | None] = None
@@ -89,16 +90,17 @@ class Queue:
         return self.batches > 1
 
     def first_draw(self, batch: int) -> int:
-        """Items that have to be there."""
+        """Items that have to be there before the first draw."""
         return batch
 
     def dealt(self, share: int, whole: int, batch: int) -> tuple["Queue", int]:
-        """The store to which `share` of `whole` actors write, and the batch of its draws."""
+        """One of several stores, into which `share` of `whole` actors write, and the batch of its draws."""
         return self, ceil(batch * share / whole)
 
     def plan(self, batch: int, envs: int, actors: int, at_once: int) -> Sizes:
-        """The batches asked for, and as long as less than a batch is there, room for what an actor sends at once."""
-        unit = 1 if self.replay_share else gcd(batch, envs)  # what waits is a multiple of it
+        """The sizes of the tables: room for `batches` batches, and for an actor's items (`envs`) as long as less than a
+        batch waits, so that the queue never blocks an actor while the learner waits for more."""
+        unit = 1 if self.replay_share else gcd(batch, envs)  # the number of waiting items is a multiple of this
         queue = max(self.batches * batch, batch - unit + envs)
         return Sizes(queue, self.replay_size if self.replay_share else 0)
 

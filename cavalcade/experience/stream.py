@@ -1,8 +1,8 @@
-"""The stream of an actor's environments as rows of a table: each observation is written once, when it is first seen.
+"""The stream: the steps of an actor's environments as rows of a table. Each observation is written once.
 
-Adders refer to these rows. A row is held for a while after it was written, until every item that can begin or end there
-has been inserted; from then on it lives as long as the items do. Many steps are written for hardly more than the price
-of one, so where an item needs many steps its rows are written together.
+Adders make items that refer to these rows. The stream holds a row until every item that can refer to it has been
+inserted; from then on the row stays as long as such items are in a table. Writing many steps together costs hardly more
+than writing one, so unrolls write many at once.
 """
 
 from collections import deque
@@ -15,37 +15,40 @@ from cavalcade.errors import UserError
 from cavalcade.table import ORIGIN, Table, observed
 from cavalcade.tree import Tree
 
-WATCHED = 32  # steps in which the claim that observations are stacks of frames is verified
+WATCHED = 32  # first steps, in which `verify` checks that observations are stacks of frames, as declared
 
 
 class Stream:
+    """Writes the steps of `count` environments (N below) into `table`, as the writer with this number."""
+
     def __init__(self, table: Table, count: int, writer: int, horizon: int):
-        """`horizon`: for how many steps an item can refer back."""
+        """`horizon`: how many steps back an item under way can refer."""
         self.table, self.rows, self.count, self.writer = table, table.rows, count, writer
         self.stack, self.horizon = self.rows.spec.stack, horizon + self.rows.spec.stack
-        self.here: np.ndarray | None = None  # [N] row of the observation to act on
-        self.held: deque[tuple[int, np.ndarray]] = deque()  # rows taken of late, and the number of steps by then
-        self.origin = np.zeros((count, 3), np.int32)  # environment, episode, step
+        self.here: np.ndarray | None = None  # [N] slots of the observations to act on next
+        self.held: deque[tuple[int, np.ndarray]] = deque()  # `steps` when rows were taken, and their slots
+        self.origin = np.zeros((count, 3), np.int32)  # environment, episode and step of `here`
         self.origin[:, 0] = np.arange(writer * count, (writer + 1) * count)
-        self.steps = 0
+        self.steps = 0  # of each environment so far
 
     def begin(self, obs: Tree) -> None:
-        """What is acted on: only the first time it is new here."""
+        """Write the observations [N, ...] to act on, if the stream has none yet. Later ones are written as successors
+        of the step before."""
         if self.here is None:
             self.origin[:, 1] += 1
             self.origin[:, 2] = 0
             self.here = self._write_first(obs, self.origin, self.steps + 1)
 
     def advance(self, obs: Tree, done: dict, step: Any) -> tuple[np.ndarray, np.ndarray]:
-        """Take one step of all environments: rows of the observations that were acted on and of their successors,
-        [N] each; 0 where there was no transition."""
+        """Take one step of all environments; `done`: [N, ...] what is stored of it. Returns the slots of the
+        observations that were acted on and of their successors, [N] each; 0 where there was no transition."""
         self.begin(obs)
         self.verify(obs, step)
         start, end = self.advance_all(1, done, step)
         return start[0], end[0]
 
     def advance_all(self, steps: int, done: dict, step: Any) -> tuple[np.ndarray, np.ndarray]:
-        """The same for many steps, [T, N] each; what was done and what came of it is [T * N, ...]."""
+        """As `advance`, for T = `steps` steps: `done` and `step` are [T * N, ...]; returns slots [T, N] each."""
         assert self.here is not None
         while self.held and self.steps - self.held[0][0] >= self.horizon:
             self.rows.release(self.held.popleft()[1])
@@ -75,7 +78,7 @@ class Stream:
         return start if all_valid else np.where(valid, start, np.int32(0)), end
 
     def _origins(self, valid: np.ndarray, first: np.ndarray | None) -> tuple[np.ndarray, np.ndarray | None]:
-        """Origins [T, N, 3] of the rows after each step, and [M, 3] of those with which episodes begin."""
+        """Origins [T, N, 3] of the rows after each step, and [M, 3] of the rows with which episodes begin."""
         origin = np.empty((*valid.shape, 3), np.int32)
         origin[:] = self.origin
         steps = origin[..., 2]
@@ -84,7 +87,8 @@ class Stream:
             self.origin[:, 2] = steps[-1]
             return origin, None
         episodes = np.cumsum(first, 0, np.int32)
-        ended_at = np.maximum.accumulate(np.where(first, steps, 0))  # in steps of the environment: it counts on
+        # [T, N] the count at the last end of an episode; `steps` counts on over ends until it is subtracted
+        ended_at = np.maximum.accumulate(np.where(first, steps, 0))
         begun = origin[first]
         begun[:, 1] += episodes[first]
         begun[:, 2] = 0
@@ -95,7 +99,7 @@ class Stream:
         return origin, begun
 
     def _write(self, obs: Tree, origin: np.ndarray) -> np.ndarray:
-        """Rows of observations inside an episode; of a stack, the newest frame."""
+        """Write observations [M, ...] inside episodes, of a stack the newest frame; returns their slots [M]."""
         slots = self.table.take_rows(len(origin), self.writer)
         self.held.append((self.steps, slots))
         seen = observed(obs[:, -1] if self.stack > 1 else obs)
@@ -104,7 +108,8 @@ class Stream:
         return slots
 
     def _write_first(self, obs: Tree, origin: Any, steps: int) -> np.ndarray:
-        """Rows of the first observations of episodes; a stack's older frames get rows of their own before them."""
+        """Write the first observations [M, ...] of episodes; returns their slots [M]. The older frames of a stack get
+        rows of their own before them."""
         count = len(origin)
         slots = self.table.take_rows(count * self.stack, self.writer)
         self.held.append((steps, slots))
@@ -119,13 +124,14 @@ class Stream:
         return before
 
     def blank(self, slots: np.ndarray) -> None:
-        """No action was or will be taken from these rows."""
+        """Write zeros as what was done on these rows: nobody acts on the final observation of a truncated episode."""
         zeros = {name: np.zeros((len(slots), *leaf.shape), leaf.dtype) for name, leaf in self.rows.spec.done.items()}
         if zeros:
             self.rows.done.write(slots, zeros)
 
     def verify(self, obs: Tree, step: Any) -> None:
-        """That a step has pushed a stack of frames on by one frame, in the beginning."""
+        """During the first `WATCHED` steps, raise a UserError if a step did not move a stack of frames on by one
+        frame."""
         if self.stack == 1 or self.steps >= WATCHED:
             return
         if not np.array_equal(obs[step.valid, 1:], step.next_observation[step.valid, :-1]):
@@ -152,8 +158,8 @@ class Stream:
         self.steps = state["steps"]
 
     def begin_again(self, state: dict) -> None:
-        """Go on with new episodes: rows that finished items still wait to refer to are held a little longer. Not those
-        of an episode of which no step was written: nobody refers to them, and no step would count for their release."""
+        """Restore, and go on with new episodes. Rows that finished items can refer to stay held, as usual. The
+        first rows of episodes of which no step was written are released at once: no item refers to them."""
         self.restore(state)
         self.here = None
         if self.held and self.held[-1][0] > self.steps:

@@ -1,4 +1,4 @@
-"""Unrolls from the stream of environment steps: their steps are gathered and written together."""
+"""Unrolls: consecutive steps of an environment as an item. The adder gathers steps and writes their rows together."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -13,18 +13,18 @@ from cavalcade.step import Step
 from cavalcade.table import Items, RowSpec, Signature, Table
 from cavalcade.tree import Tree
 
-AT_ONCE = 32  # steps of small rows that are written together, at most
-SMALL = 1024  # bytes of a row; larger ones are written at every step, because to keep them is another copy
+AT_ONCE = 32  # the most steps whose rows are written together
+SMALL = 1024  # bytes of a row; larger rows are written at every step, because gathering them is another copy
 
 
 @dataclass(frozen=True)
 class Unroll(Item):
-    """`length` steps of one environment and the observation after them, with the carry before them. Where episodes are
-    cut short, their final observations take the places of steps."""
+    """`length` steps of one environment and the observation after them, with the carry before the first. The final
+    observations of truncated episodes take rows of their own, in the place of steps."""
 
-    length: int
+    length: int  # rows without the last observation
     discount: float
-    period: int = 0  # places from the start of one unroll to the start of the next; 0 is `length`, without overlap
+    period: int = 0  # rows from the start of one unroll to the start of the next; 0 is `length`: no overlap
 
     reserves: ClassVar[bool] = True
 
@@ -40,7 +40,7 @@ class Unroll(Item):
 
     @property
     def at_once(self) -> int:
-        return 2 if self.period else 1  # two that overlap may end together
+        return 2 if self.period else 1  # two unrolls that overlap may end at the same step
 
     @property
     def horizon(self) -> int:
@@ -53,26 +53,27 @@ class Unroll(Item):
         return self.period or self.length, (self.length + 1) * stack
 
     def places(self, steps: int, time_limit: int) -> int:
-        """Where episodes are cut short before an unroll is full, each final observation takes a place."""
+        """A final observation of every episode counts where the time limit truncates episodes within an unroll."""
         return steps + steps // time_limit if 0 < time_limit < self.length else steps
 
 
 class Window:
-    """An unroll in the making: which rows each environment's column has so far. The next step finds room in every
-    column as long as the fullest has used fewer than `length` rows."""
+    """Unfinished unrolls of all N environments: the rows that the column of each environment has so far. The next step
+    has room in every column as long as the fullest has used fewer than `length` rows."""
 
     def __init__(self, length: int, count: int, carry: Tree):
         self.length, self.carry = length, carry
-        self.slots = np.zeros((length + 1, count), np.int32)
-        self.cursor = np.zeros(count, np.int64)  # rows of each column, of the steps that were written
-        self.written, self.even = 0, True  # steps; every one of them has moved every column on by one
-        self.steps = 0  # with those that are still to be written
-        self.cut = np.zeros(count, np.int64)  # rows that final observations took in each column
-        self.most_cut = 0  # in one column
+        self.slots = np.zeros((length + 1, count), np.int32)  # [length + 1, N]
+        self.cursor = np.zeros(count, np.int64)  # [N] rows in each column, of the steps that were written
+        self.written, self.even = 0, True  # steps that were written; whether each has moved every column on by one row
+        self.steps = 0  # steps that were written, and those that are gathered for writing
+        self.cut = np.zeros(count, np.int64)  # [N] rows that final observations of truncated episodes took
+        self.most_cut = 0  # the largest of them
 
     def count_step(self, cut_short: np.ndarray | None) -> None:
-        """`cut_short` [N]: where an episode was cut short and the next began in the same step. That column is ahead of
-        the steps by a row; where the next step is spent on the reset, it is not."""
+        """Count a step of all environments. `cut_short`: [N] where an episode was truncated and the next began in the
+        same step, or None. Such a column gets one row more than there are steps. It does not where the environment
+        spends the next step on the reset, because that step has no row."""
         self.steps += 1
         if cut_short is not None:
             self.cut += cut_short
@@ -80,15 +81,17 @@ class Window:
 
     @property
     def used(self) -> int:
-        """Rows that the fullest column has, its last step's successor not counted."""
+        """Rows that the fullest column has, without the successor of its last step."""
         return self.steps + self.most_cut
 
     @property
     def full(self) -> bool:
+        """Whether a column has no row left for another step."""
         return self.used >= self.length
 
     def write(self, start: np.ndarray, end: np.ndarray, valid: np.ndarray, cut_short: np.ndarray | None) -> None:
-        """Steps [T, N]: the rows that were acted on and those of their successors."""
+        """Add T written steps: [T, N] slots of the rows that were acted on and of their successors, where there was a
+        transition, and where an episode was truncated (None: nowhere)."""
         self.even = self.even and cut_short is None and np.count_nonzero(valid) == valid.size
         before, self.written = self.written, self.written + len(start)
         if self.even:
@@ -98,11 +101,11 @@ class Window:
             return
         moves = valid.astype(np.int64)
         if cut_short is not None:
-            moves += cut_short  # the final observation keeps its row; no transition starts there
+            moves += cut_short  # the final observation keeps its row, from which no transition starts
         after = np.cumsum(moves, 0)
         after += self.cursor
         which, at = np.nonzero(valid)[1], (after - moves)[valid]
-        self.slots[at + 1, which] = end[valid]  # before the rows where steps start: they may begin another episode
+        self.slots[at + 1, which] = end[valid]  # first, because `start` of the next step may be another episode's row
         self.slots[at, which] = start[valid]
         self.cursor[:] = after[-1]
 
@@ -111,20 +114,20 @@ class Window:
         return {**kept, "steps": self.steps, "written": self.written, "carry": self.carry}
 
     def restore(self, state: dict) -> None:
-        """But for the carry, with which it was made."""
+        """Restore everything but the carry, which the constructor was given."""
         self.slots[:], self.cursor[:], self.cut[:] = state["slots"], state["cursor"], state["cut"]
         self.steps, self.written, self.most_cut = state["steps"], state["written"], int(self.cut.max())
         self.even = bool((self.cursor == self.written).all())
 
 
 class UnrollAdder:
-    """Unrolls for all environments at once, which begin and end at the same environment step in all of them.
+    """Makes unrolls of all N environments, which begin and end at the same step in all of them.
 
-    Row t+1 of a column holds the true successor of row t; where an episode was cut short its final observation takes a
-    row of its own. An unroll ends after `length` steps, or earlier: as soon as one environment has no row left for
-    another step, because cuts took some of its rows. The next unroll begins with the next step, so every step is in an
-    unroll. What is left of the other columns is blank. With overlap, the next unroll begins when the fullest column has
-    used `period` rows. Steps are gathered, and their rows written together.
+    Row t+1 of a column holds the true successor of row t; the final observation of a truncated episode takes a row of
+    its own. Unrolls end after `length` steps, or earlier: as soon as one environment has no row left for another step,
+    because final observations took some. The next unrolls begin with the next step, so every step is in an unroll. Rows
+    that other columns have left stay blank. With overlap, the next unrolls begin when the fullest column has used
+    `period` rows. Steps are gathered, and their rows are written together.
     """
 
     def __init__(self, item: Unroll, sink: Table, count: int, writer: int = 0):
@@ -133,8 +136,8 @@ class UnrollAdder:
         self.stream = Stream(sink, count, writer, item.length + 1)
         self.at_once = item.written_together(sink.signature.rows)
         self.with_carry = "carry" in sink.signature.own
-        self.windows: list[Window] = []
-        self.gathered: list[tuple[np.ndarray, Tree, Any]] = []  # actions, extras, and what came of them
+        self.windows: list[Window] = []  # the oldest first; several only with overlap
+        self.gathered: list[tuple[np.ndarray, Tree, Any]] = []  # action, extras and `Step` of steps without rows yet
 
     @property
     def unwritten(self) -> int:
@@ -151,8 +154,9 @@ class UnrollAdder:
         for window in self.windows:
             window.count_step(cut_short)
         self.steps = 0 if self.windows[-1].used >= self.period else self.steps + 1
-        finished = [window for window in self.windows if window.full]  # the oldest; with overlap there may be two
-        if finished or len(self.gathered) == self.at_once or self.steps == 0:  # all in the same windows
+        finished = [window for window in self.windows if window.full]  # with overlap there may be two
+        # gathered steps all belong to the same windows, so they are written before a window ends or begins
+        if finished or len(self.gathered) == self.at_once or self.steps == 0:
             self._write()
         if not finished:
             return None
@@ -161,8 +165,9 @@ class UnrollAdder:
         return Items(rows, {"carry": tree.joined([window.carry for window in finished])} if self.with_carry else {})
 
     def _write(self) -> None:
+        """Write the rows of the gathered steps, and add them to the windows."""
         count = len(self.gathered)
-        action, extras, step = self.gathered[0] if count == 1 else _joined(self.gathered)  # large rows come alone
+        action, extras, step = self.gathered[0] if count == 1 else _joined(self.gathered)  # one step needs no copy
         self.gathered, shape = [], (count, self.count)
         done = done_in(self.item.discount, action, extras, step.reward, step.terminated)
         start, end = self.stream.advance_all(count, done, step)
@@ -194,15 +199,16 @@ class UnrollAdder:
 
 
 def _cut_short(step: Any) -> np.ndarray:
-    """[N] where an episode ended without a true end: its final observation has a value."""
+    """[N] where an episode was truncated and did not terminate, so that its final observation has a value."""
     return step.truncated & ~step.terminated
 
 
 def _joined(gathered: list[tuple[np.ndarray, Tree, Any]]) -> tuple[np.ndarray, Tree, Any]:
-    """[N, ...] of each step as one [T * N, ...]."""
+    """Actions, extras and steps [N, ...] of T gathered steps, as [T * N, ...] each."""
     actions, extras, steps = zip(*gathered)
     return tree.joined(actions), tree.joined(extras), steps[0].joined(steps)
 
 
 def _kept(step: Any) -> dict:
+    """The fields of a step for a checkpoint, without its episodes, which were reported already."""
     return {**{name: getattr(step, name) for name in Step._fields}, "episodes": []}

@@ -1,8 +1,8 @@
-"""A program: plain classes wired by passing handles (Launchpad's idea). What it runs on is a runtime's business.
+"""A program: plain classes wired by passing handles (Launchpad's idea). A runtime builds and runs it.
 
 `program.add("learner", LearnerLoop, source=table)` returns a handle; a handle among another node's arguments is an
-edge. What a node may offer to the runtime is in `protocols.py`. A node has a role, the name with which it was added;
-the nodes of one role are the program's clock, and what they count is compared with its budget.
+edge. `protocols.py` has what a node may offer to a runtime. A node has a role, the name with which it was added. The
+nodes of one role are the program's clock: what they count together is compared with the program's budget.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,15 +15,15 @@ from cavalcade.failures import Failure
 
 
 class ProgramFailed(RuntimeError):
-    """A node without which nothing goes on has failed; from the last checkpoint all can be tried again."""
+    """A node that cannot be restarted alone has failed; the run may go on from the last checkpoint."""
 
     def __init__(self, node: str, what: str, failure: Failure, final: bool = False):
-        """`what` it did: "failed". `final`: to try again from a checkpoint would not help."""
+        """`what`: what happened to the node, such as "failed". `final`: going on from a checkpoint would not help."""
         super().__init__(f"{node} {what}: {failure}")
         self.node, self.cause, self.final = node, failure, final
 
 
-NUMBERED = ("actor", "predictor", "server")  # even where there is one
+NUMBERED = ("actor", "predictor", "server")  # roles whose nodes have a number even if there is only one
 
 
 @dataclass(frozen=True)
@@ -35,27 +35,30 @@ class Handle:
 
 @dataclass(frozen=True)
 class Placement:
-    """Where a node would like to be, and what happens when it fails."""
+    """Where a node runs, what its process needs, and what happens when it fails."""
 
-    group: str = ""  # nodes of one group share a process; empty is a process of its own
+    group: str = ""  # nodes of one group share a process; empty: the node has a process of its own
     cpus: float = 1.0
     gpus: float = 0.0
-    resources: dict[str, float] = field(default_factory=dict)  # others, by the names the cluster gives them
-    restart: str = "program"  # "alone": it is built anew; "program": all goes on from the last checkpoint
-    imports: tuple[str, ...] = ()  # modules that take long: its process may import them while others are being built
+    resources: dict[str, float] = field(default_factory=dict)  # further ones, by the names that the cluster gives them
+    restart: str = "program"  # after a failure "alone" builds this node anew; "program" goes back to a checkpoint
+    imports: tuple[str, ...] = ()  # slow modules, which its process may import while other processes are being built
 
 
 @dataclass(frozen=True)
 class Node:
+    """One node of a program, before it is built: `make(*args, **kwargs)` with handles replaced by objects."""
+
     name: str
     make: Callable
     args: tuple
     kwargs: dict
     placement: Placement = Placement()
-    role: str = ""  # what it is to the program, whatever its number
-    counts: bool = False  # it is part of the clock: has `steps`, what it has counted so far
+    role: str = ""  # the name without its number
+    counts: bool = False  # it belongs to the clock: the built object has `steps`, what it has counted so far
 
     def edges(self) -> list[str]:
+        """The names of the nodes that it refers to."""
         found: list[str] = []
         _walk((self.args, self.kwargs), lambda handle: found.append(handle.name))
         return found
@@ -63,15 +66,17 @@ class Node:
 
 @dataclass
 class Program:
+    """Nodes and the handles between them."""
+
     name: str
-    nodes: dict[str, Node] = field(default_factory=dict)
+    nodes: dict[str, Node] = field(default_factory=dict)  # by name, in the order in which they were added
     clock: str = "actor"  # the role whose nodes count the program's progress: environment steps, updates or games
-    budget: int = 0  # that they may count together; then they get no more turns. 0: no end
-    _group: str = ""
+    budget: int = 0  # what these nodes may count together; then they get no more turns. 0: no end
+    _group: str = ""  # of nodes that are added now
 
     def add(self, name: str, make: Callable, *args: Any, placement: Placement | None = None, **kwargs: Any) -> Handle:
-        """Add a node of the role `name`; actors are numbered (actor/0, actor/1, ...), and so is a second node of any
-        role."""
+        """Add a node of the role `name`. Roles in `NUMBERED` have numbers (actor/0, actor/1, ...), and so has the
+        second node of any role."""
         taken = self.of_role(name)
         unique = f"{name}/{len(taken)}" if taken or name in NUMBERED else name
         placed = placement or Placement()
@@ -84,7 +89,7 @@ class Program:
 
     @contextmanager
     def group(self, name: str) -> Iterator[None]:
-        """Nodes that are added inside share a process: their calls are plain calls."""
+        """Nodes that are added inside share a process and call each other directly."""
         before, self._group = self._group, name
         try:
             yield
@@ -92,7 +97,7 @@ class Program:
             self._group = before
 
     def groups(self) -> dict[str, list[Node]]:
-        """Nodes by process, each process after those it refers to."""
+        """Nodes by group; each group comes after those that it refers to."""
         members: dict[str, list[Node]] = {}
         for node in self.nodes.values():
             members.setdefault(node.placement.group, []).append(node)
@@ -105,6 +110,7 @@ class Program:
         return ordered
 
     def _needs(self, members: dict[str, list[Node]], group: str) -> set[str]:
+        """The groups that a group refers to."""
         return {self.nodes[edge].placement.group for node in members[group] for edge in node.edges()} - {group}
 
     def check(self) -> None:
@@ -136,11 +142,12 @@ def _class(make: Callable) -> str:
 
 
 def resolve(value: Any, objects: dict[str, Any]) -> Any:
-    """`value` with every handle in it replaced by the object it stands for."""
+    """A copy of `value` with every handle in it replaced by the object that it stands for."""
     return _walk(value, lambda handle: objects[handle.name])
 
 
 def _walk(value: Any, at_handle: Callable[[Handle], Any]) -> Any:
+    """A copy of nested lists, tuples and dicts with `at_handle(handle)` in the place of every handle."""
     if isinstance(value, Handle):
         return at_handle(value)
     if isinstance(value, (list, tuple)):

@@ -1,8 +1,8 @@
-"""Where the time of a node goes, by role."""
+"""Where the time of a node goes: seconds by kind of work, which are called roles here."""
 
 from time import perf_counter
 
-# in the order experience flows; of each, what a node books under it
+# in the order in which experience flows: what a node books under each
 ROLES = {
     "environment": "steps of environments",
     "acting": "actions from observations",
@@ -12,11 +12,11 @@ ROLES = {
     "evaluating": "episodes that judge the policy",
     "waiting": "nothing to do: for room, for experience, for work",
 }
-WALL = "wall"  # beside the roles: seconds since the node was last asked, whatever it did
+WALL = "wall"  # beside the roles: all seconds since the last `drain`
 
 
 class Stopwatch:
-    """`lap("acting")` books the time since the last lap or start."""
+    """`lap("acting")` books the seconds since the last `lap` or `start` under "acting"."""
 
     def __init__(self) -> None:
         self.seconds: dict[str, float] = {}
@@ -31,7 +31,7 @@ class Stopwatch:
         self.last = now
 
     def drain(self) -> dict[str, float]:
-        """Seconds by role since the last time, and all that passed as WALL."""
+        """Seconds by role since the last call, and all seconds that passed under WALL."""
         now = perf_counter()
         drained, self.seconds = {**self.seconds, WALL: now - self.drained}, {}
         self.drained = now

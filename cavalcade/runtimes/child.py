@@ -1,11 +1,12 @@
-"""One process of a program: builds its group's nodes, gives them their turns, and answers the driver.
+"""One process of a program on one machine: builds its group's nodes, gives them turns, and answers the driver.
 
-A node that others reach from their own processes offers `share(consumer) -> service`: the service has an `address` to
-be sent to the consumer's process, where `address.connect()` takes the node's place, a `step()` that gets a turn here, a
-`reclaim()` for when the consumer has died, and a `close()`. Of a node without it, others see its counted steps.
+A node that nodes in other processes refer to offers `share(consumer) -> service`. The service has an `address`, which
+is sent to the consumer's process, where `address.connect()` stands in for the node; a `step()` that gets turns here; a
+`reclaim()` for when the consumer has died; and a `close()`. Of a node without `share`, consumers see its counted steps
+only.
 
-A process in which nobody can move rests until a neighbour rings: an end of an edge has an attribute `ring`, set here,
-to be called when the other end has something to do.
+A process in which no node can move rests until a neighbour rings its bell. Both ends of an edge have an attribute
+`ring`, which is set here; an end calls it when the other end has something to do.
 """
 
 import atexit
@@ -32,9 +33,10 @@ from cavalcade.programs import Node
 from cavalcade.runtimes.group import Group
 from cavalcade.transport import Bell
 
-WORDS = 8  # of each process, a cache line of its own
-# when it was last seen alive; environment steps it has counted; by what it can be woken; when anybody last moved
-BEAT, STEPS, BELL, MOVED = 0, 1, 2, 3
+WORDS = 8  # shared words of each process: a cache line
+# indices among them: microseconds (monotonic) of the last turns; counted steps; the bell, which takes two words;
+# microseconds when a node last moved
+BEAT, STEPS, BELL, MOVED = 0, 1, 2, 4
 ASK = 2e-3  # seconds between two looks at the driver's messages
 
 
@@ -43,21 +45,21 @@ class Job:
     """What a process is started with; plain data."""
 
     group: str
-    index: int  # of its words
+    index: int  # of the process, in the words of all processes
     nodes: list[Node]
-    remote: dict[str, Any]  # addresses of nodes in other processes
-    consumers: list[tuple[str, str]]  # (node here, node elsewhere that refers to it)
-    words: Any  # address of the words of all processes
-    places: dict[str, int]  # of all nodes of the program: the index of their process's words
-    incarnation: int = 0  # how often it was started before
-    steps: int = 0  # counted by those before it
+    remote: dict[str, Any]  # by node in another process that is referred to here: its address
+    consumers: list[tuple[str, str]]  # (node here, node in another process that refers to it)
+    words: Any  # address of the words [processes, WORDS] of all processes
+    places: dict[str, int]  # by node of the program: the index of its process
+    incarnation: int = 0  # how often this group was started before
+    steps: int = 0  # counted by its earlier incarnations
     budget: int = 0  # steps that all processes may count together; 0: no end
     restore: tuple[str, int] | None = None  # folder and step of a checkpoint
 
 
 @dataclass(frozen=True)
 class Counter:
-    """A node in another process, seen from here: what it has counted."""
+    """The address of a node in another process of which only the counted steps can be seen."""
 
     words: Any
     index: int
@@ -67,6 +69,8 @@ class Counter:
 
 
 class Counted:
+    """Stands in for such a node."""
+
     def __init__(self, words: np.ndarray, index: int):
         self.words, self.index = words, index
 
@@ -76,6 +80,8 @@ class Counted:
 
 
 class Child:
+    """The group of one process, its words and its connection to the driver."""
+
     def __init__(self, job: Job, connection: Connection):
         self.job, self.connection = job, connection
         self.words: np.ndarray = job.words.connect()
@@ -99,6 +105,7 @@ class Child:
         return made
 
     def run(self) -> None:
+        """Give turns, rest when nobody moves, and answer the driver, until it says stop."""
         addresses = {key: service.address for key, service in self.group.services.items()}
         self.connection.send(("ready", addresses))
         words, here, group, asked = self.words, self.job.index, self.group, 0.0
@@ -120,6 +127,7 @@ class Child:
             group.rest(moved, began, partial(self._rung, rung))
 
     def _rung(self, before: int, seconds: float) -> bool:
+        """Rest for up to `seconds`; returns whether a neighbour has rung since the count `before`."""
         self.bell.rest(before, seconds)
         return self.bell.rung() > before
 
@@ -152,27 +160,27 @@ class Child:
 
 
 def main(connection: Connection, imports: list[str]) -> None:
-    """Where a process begins. What it is to do it is told when those it refers to are there; in the meantime it imports
-    what will be needed."""
+    """Where a process begins. It imports the modules it will need while it waits for its job, which the driver sends
+    when all processes that it refers to are ready."""
     die_with_parent()
-    for number in (signal.SIGINT, signal.SIGTERM):  # they may reach the whole group of processes; the driver decides
+    for number in (signal.SIGINT, signal.SIGTERM):  # a terminal sends them to all processes, but the driver decides
         signal.signal(number, signal.SIG_IGN)
     import cloudpickle
 
     for name in imports:
-        with contextlib.suppress(ImportError):  # who needs it says so better
+        with contextlib.suppress(ImportError):  # the code that needs the module gives a better message
             importlib.import_module(name)
     child: Child | None = None
     code = 0
     try:
         what, *given = connection.recv()
-        if what == "job":  # else the program ends before it began
+        if what == "job":  # else "stop": the program ends before it began
             child = Child(cloudpickle.loads(given[0]), connection)
             child.run()
     except (BrokenPipeError, EOFError, ConnectionResetError):
-        pass  # the driver has gone, and so do we
+        pass  # the driver has gone, so this process ends too
     except Stopped:
-        pass  # what we write to was closed: the program ends
+        pass  # a node that this process needs was closed: the program ends
     except BaseException as error:
         code = 1
         with contextlib.suppress(OSError):
@@ -187,14 +195,15 @@ def main(connection: Connection, imports: list[str]) -> None:
 
 
 def leave(code: int) -> None:
-    """All was closed. What remains is taking the interpreter apart, which with torch takes up to a second."""
+    """End the process at once, after everything was closed: taking the interpreter apart takes up to a second with
+    torch."""
     atexit._run_exitfuncs()
     sys.stdout.flush(), sys.stderr.flush()
     os._exit(code)
 
 
 def die_with_parent() -> None:
-    """Whatever kills the driver ends its processes too, even one that is stuck in an environment (Linux)."""
+    """Let the system kill this process when the driver ends, even if it is stuck in an environment (Linux only)."""
     if sys.platform == "linux":
         ctypes.CDLL(None).prctl(1, signal.SIGKILL)  # PR_SET_PDEATHSIG
         if os.getppid() == 1:

@@ -1,7 +1,7 @@
-"""One process, one thread: handles are the objects, and workers take turns in the order they were added.
+"""One process, one thread: handles become the objects themselves, and workers take turns in the order of their adding.
 
-Bit-for-bit deterministic, open to a debugger, and without hangs: when no worker can move, the run stops with what each
-node says of itself.
+A run is deterministic bit for bit, can be followed in a debugger, and never hangs: when no worker can move, it ends
+with each node's account of why it waits.
 """
 
 import contextlib
@@ -21,11 +21,13 @@ class Deadlock(RuntimeError):
 
 
 class InProcess:
+    """A program in this process."""
+
     def __init__(self, program: Program, restore: tuple[Path, int, dict] | None = None):
         """`restore`: folder, step and state of a checkpoint."""
         self.program = program
         self.objects: dict[str, Any] = {}
-        self.faults: list[dict] = []  # none that the run survives
+        self.faults: list[dict] = []  # at most one, because the run ends with it
         self.remarks: list[str] = []  # on what could not be restored exactly
         self.saver: Saver | None = None
         for name, node in program.nodes.items():
@@ -77,15 +79,16 @@ class InProcess:
         return f"Nothing in the program '{self.program.name}' can move:\n" + "\n".join(lines)
 
     def settled(self) -> bool:
-        """Asked when the budget is spent: whether what waits has been learned from and judged, so that nobody moves."""
+        """Asked once the budget is spent: whether no node moves any more, because all experience has been learned from
+        and the policy was judged."""
         return not self.moved
 
     def steps(self) -> int:
-        """What the clock's nodes have counted."""
+        """What the nodes of the clock have counted together."""
         return sum(node.steps for node in self.counting)
 
     def reports(self) -> dict[str, dict]:
-        """What each node counted since it was last asked."""
+        """By node, what it counted since the last call."""
         return {name: node.report() for name, node in self.objects.items() if isinstance(node, Reporting)}
 
     def call(self, name: str, method: str, *arguments: Any) -> Any:
@@ -95,7 +98,7 @@ class InProcess:
         return {name: node.state() for name, node in self.objects.items() if isinstance(node, Lasting)}
 
     def restore(self, state: dict) -> list[str]:
-        """Put every node back; gives their remarks on what could not be kept exactly."""
+        """Restore every node; returns their remarks on what could not be restored exactly."""
         remarks = []
         for name, kept in state.items():
             remark = self.objects[name].restore(kept)
@@ -104,23 +107,23 @@ class InProcess:
         return remarks
 
     def save(self, folder: Path, step: int, extra: dict) -> None:
-        """Write a checkpoint beside the run, from a copy of all state."""
+        """Begin to write a checkpoint from a copy of all state, in a thread of its own. `extra`: the driver's part."""
         self.saver = self.saver or Saver(folder)
         self.saver.save({"nodes": self.state(), **extra}, step)
         if not all(getattr(node, "copied", True) for node in self.objects.values()):
-            self.saver.wait()  # too large for a copy: nothing may change until it is written
+            self.saver.wait()  # the state was too large for a copy: nothing may change until it is written
 
     def finish_saving(self) -> bool:
-        """Whether nothing is being written any more; an error of the writer is raised here."""
+        """Whether no checkpoint is being written any more; an error of the writing thread is raised here."""
         return self.saver is None or self.saver.finished()
 
     def tend(self) -> None:
-        """Wait a moment for what goes on beside the program."""
+        """Wait a millisecond, while the driver waits for a checkpoint."""
         time.sleep(0.001)
 
     def close(self) -> None:
         if self.saver is not None:
-            with contextlib.suppress(UserError):  # whoever needed the checkpoint has waited for it and been told
+            with contextlib.suppress(UserError):  # `finish_saving` has raised it if anybody needed this checkpoint
                 self.saver.wait()
         for node in self.objects.values():
             if isinstance(node, Closable):

@@ -1,7 +1,8 @@
-"""Local processes: one for each group of nodes, arrays in shared memory, messages only for control.
+"""Local processes: one for each group of nodes. Arrays lie in shared memory; messages are only for control.
 
-The driver starts them, asks for reports, and watches. A process that fails or hangs is started anew if its nodes may be
-(`Placement.restart`); otherwise the program has failed, and whoever drives it goes on from the last checkpoint.
+The driver starts the processes, asks them for reports, and watches them. A process that fails or hangs is started anew
+if `Placement.restart` of its nodes says so; otherwise the program has failed, and the session that drives it goes on
+from the last checkpoint.
 """
 
 import contextlib
@@ -31,19 +32,23 @@ THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMBA_
 
 @dataclass(eq=False)
 class Process(Member):
+    """A local process, as the driver knows it."""
+
     connection: Connection | None = None
-    told: bool = False  # what it is to do
+    told: bool = False  # whether its job was sent
 
 
 class Processes(Supervisor):
-    quiet = 0.06  # several rests of a process in which nobody can move
+    """A program in local processes."""
+
+    quiet = 0.06  # seconds: three of the longest rests of a process in which nobody can move
 
     def __init__(self, program: Program, hang_seconds: float = 60.0, restore: tuple[Path, int, dict] | None = None):
         """`restore`: folder, step and the driver's part of a checkpoint."""
         super().__init__(program, hang_seconds, restore, Process)
         self.context = multiprocessing.get_context("spawn")
-        self.answers: dict[str, list[tuple]] = {}
-        self.addresses: dict[tuple[str, str], Any] = {}
+        self.answers: dict[str, list[tuple]] = {}  # by group: messages that nobody has read yet
+        self.addresses: dict[tuple[str, str], Any] = {}  # of services, by (node, consumer)
         sweep_dead()
         self.words = SharedWords((len(self.members), WORDS))
         try:
@@ -59,8 +64,8 @@ class Processes(Supervisor):
     # --- starting -----------------------------------------------------------------------------------------------------
 
     def _start(self, member: Process) -> None:
-        """A process imports what it needs while it waits to be told what to do: all begin at the same time, though one
-        can be built only after those it refers to."""
+        """Start a process without its job. All processes start at the same time and import modules, though each can be
+        built only after those that it refers to."""
         imports = sorted({name for node in member.nodes for name in node.placement.imports})
         ours, theirs = self.context.Pipe()
         with _one_thread_each(), _without_the_script():
@@ -73,6 +78,7 @@ class Processes(Supervisor):
         self.words.array[member.index, [BEAT, MOVED]] = 0
 
     def _tell(self, member: Process) -> None:
+        """Send a process its job; all processes that it refers to must be ready."""
         restore = None
         if self.restored and not member.alone:
             restore = (str(self.restored[0] / member.group), self.restored[1])
@@ -93,7 +99,7 @@ class Processes(Supervisor):
 
         payload = packed(job, member.group, cloudpickle.dumps)
         member.told, member.started = True, time.monotonic()
-        with contextlib.suppress(OSError, AttributeError):  # it has gone already: that is noticed
+        with contextlib.suppress(OSError, AttributeError):  # the process has ended already: the next look notices that
             member.connection.send(("job", payload))  # type: ignore[union-attr]
 
     def _address(self, edge: str, consumer: str) -> Any:
@@ -101,7 +107,8 @@ class Processes(Supervisor):
         return found if found is not None else Counter(self.words.address, self.where[edge].index)
 
     def _get_ready(self) -> None:
-        """Tell those what to do whose neighbours are there, and see what has become of the others."""
+        """Send jobs to the processes whose neighbours are ready, and look whether others have become ready or
+        failed."""
         for member in self.members:
             if not member.told and all(self.where[edge].ready for edge, _ in self._edges(member)):
                 self._tell(member)
@@ -123,12 +130,12 @@ class Processes(Supervisor):
     # --- running ------------------------------------------------------------------------------------------------------
 
     def round(self) -> None:
-        """Look after the processes for a moment."""
+        """Read messages for up to `PAUSE` seconds, count failures, and start failed processes anew."""
         connections = [member.connection for member in self.members if member.connection]
         for connection in wait(connections, PAUSE):
             self._hear(next(member for member in self.members if member.connection is connection), 0.0)
         gone = [member for member in self.members if member.process is not None and not member.process.is_alive()]
-        # whoever ended of its own accord did so because another had gone, and that one is to be named
+        # a process that ended with code 0 did so because another had failed: the other one comes first, to be named
         for member in sorted(gone, key=lambda member: member.process.exitcode == 0):
             self._failed(member, self._last_words(member))
         for member in self.members:
@@ -141,6 +148,7 @@ class Processes(Supervisor):
                 self._failed(member, self._silence(member))
 
     def _hear(self, member: Process, timeout: float) -> None:
+        """Read the messages of a process, waiting up to `timeout` seconds for the first."""
         try:
             while member.connection is not None and member.connection.poll(timeout):
                 timeout = 0.0
@@ -162,7 +170,7 @@ class Processes(Supervisor):
         return int(self.words.array[member.index, MOVED]) / 1e6
 
     def _last_words(self, member: Process) -> Failure:
-        """Why its process has ended: what it said, or what the system says."""
+        """Why a process has ended: what it said of itself, or else its exit code."""
         self._hear(member, 0.0)
         return member.failure or Failure.found(_exit(member.process.exitcode))
 
@@ -195,8 +203,8 @@ class Processes(Supervisor):
         return None
 
     def _keep(self, member: Process, folder: Path, step: int) -> None:
-        """It writes its own part."""
-        with contextlib.suppress(OSError):  # it has just gone: that is noticed, and all goes back to a checkpoint
+        """The process writes its part itself."""
+        with contextlib.suppress(OSError):  # the process has ended: the next look notices that
             if member.connection is not None:
                 member.connection.send(("save", str(folder), step))
 
@@ -208,7 +216,7 @@ class Processes(Supervisor):
         return True
 
     def close(self) -> None:
-        """Stop everything; whoever does not stop by itself is stopped."""
+        """Stop all processes; those that do not end by themselves within 3 seconds are killed."""
         if self.closed:
             return
         self.closed = True
@@ -222,7 +230,7 @@ class Processes(Supervisor):
                     member.process.kill()
             deadline = time.monotonic() + grace
             while time.monotonic() < deadline and any(member.process.is_alive() for member in running):
-                for member in running:  # what they still want to say must not block them
+                for member in running:  # a full pipe must not block them
                     with contextlib.suppress(UserError):
                         self._hear(member, 0.0)
                 time.sleep(0.01)
@@ -237,7 +245,8 @@ class Processes(Supervisor):
 
 @contextlib.contextmanager
 def _one_thread_each() -> Iterator[None]:
-    """Thread counts have to be known before a child imports NumPy: it inherits them."""
+    """Processes that are started inside use one thread for NumPy, unless the user says otherwise. The environment says
+    so, because it has to be known before NumPy is imported."""
     before = {name: os.environ.get(name) for name in THREADS}
     os.environ.update({name: os.environ.get(name, "1") for name in THREADS})
     try:
@@ -250,9 +259,9 @@ def _one_thread_each() -> Iterator[None]:
 
 @contextlib.contextmanager
 def _without_the_script() -> Iterator[None]:
-    """A new process would first run the user's script, as far as it is not guarded, and has no use for it: what it is
-    given of the script, functions and classes, comes by value. So scripts without a guard, standard input and notebooks
-    work as well."""
+    """Processes that are started inside do not run the user's script again. They do not need it, because functions and
+    classes of the script are sent by value. So scripts without a `__main__` guard, standard input and notebooks work
+    too."""
     script = sys.modules["__main__"]
     sys.modules["__main__"] = types.ModuleType("__main__")
     try:

@@ -1,9 +1,9 @@
-"""Ray: each group of nodes an actor, on this machine or a cluster; messages and parameters through its object store.
+"""Ray: each group of nodes is a Ray actor, on this machine or in a cluster; messages and params go through Ray.
 
-Ray starts processes, moves arrays and notices what has died. What is done about it is the same as for local processes
-(`supervision.py`). A group is one process: it is given the largest share of CPUs, GPUs and other resources that any of
-its nodes asks for, and Ray sees to it that NumPy uses no more threads than that. The run folder is the driver's; states
-come to it and go back through the object store.
+Ray starts processes, moves arrays and notices which process has died. What is done then is the same as for local
+processes (`supervision.py`). A group is one process: of CPUs, GPUs and every other resource it gets the largest amount
+that any of its nodes asks for, and Ray sees to it that NumPy uses no more threads than that. The run folder is on the
+driver's machine; states come to it and go back through the object store.
 """
 
 import contextlib
@@ -21,26 +21,28 @@ from cavalcade.runtimes.supervision import Member, Supervisor, packed
 from cavalcade.transport import sweep
 
 PAUSE = 0.02  # seconds between two looks at the processes
-WATCH = 0.1  # seconds after which a process in which nothing happens says so
-GRACE = 3.0  # seconds for a process to end by itself
-CONTROL = 4  # calls of the driver that a process may have to answer at once
+WATCH = 0.1  # seconds after which a process answers the driver's call `watch`, also if it has no news
+GRACE = 3.0  # seconds in which a process may end by itself
+CONTROL = 4  # calls of the driver that a process may have under way at once
 
 
 @dataclass(eq=False)
 class RayMember(Member):
-    """`process` is the handle of the Ray actor."""
+    """A process on Ray, as the driver knows it; `process` is the handle of the Ray actor."""
 
-    watching: Any = None  # the call that will tell how it is
-    seen: float = 0.0  # when its loop was alive
+    watching: Any = None  # the call `watch` that is under way
+    seen: float = 0.0  # when its loop last took turns, in monotonic seconds here
     moved: float = 0.0  # when one of its nodes last moved
-    granted: int = 0  # up to what it may count by now
-    most: int = 0  # and the most that it may count as far as it has answered
+    granted: int = 0  # steps up to which it may count by the last grant
+    most: int = 0  # the largest grant that it may still go by, because it has not answered since
     pid: int = 0
-    node: str = ""  # of the cluster, that it is on
+    node: str = ""  # the id of the Ray node (machine) that it is on
 
 
 class RayRuntime(Supervisor):
-    quiet = 3 * WATCH  # what others have counted is told once in that time
+    """A program on Ray."""
+
+    quiet = 3 * WATCH  # seconds: in this time every process hears at least once what others have counted
 
     def __init__(
         self,
@@ -49,11 +51,11 @@ class RayRuntime(Supervisor):
         restore: tuple[Path, int, dict] | None = None,
         address: str = "",
     ):
-        """`restore`: folder, step and the driver's part of a checkpoint. `address`: of a cluster; without one Ray is
-        started here, unless the caller has done so."""
+        """`restore`: folder, step and the driver's part of a checkpoint. `address`: of a Ray cluster; if empty, Ray is
+        started on this machine, unless the caller has connected to Ray already."""
         super().__init__(program, hang_seconds, restore, RayMember)
-        self.addresses: dict[tuple[str, str], Any] = {}
-        self.states: dict[str, tuple[Any, Path, int]] = {}  # being fetched: group -> call, folder, step
+        self.addresses: dict[tuple[str, str], Any] = {}  # of services, by (node, consumer)
+        self.states: dict[str, tuple[Any, Path, int]] = {}  # by group whose state is on its way: call, folder, step
         self.savers: dict[str, Saver] = {}
         self.ours, self.local = connect(address, len(self.members))
         self.guard: Any = None
@@ -76,6 +78,7 @@ class RayRuntime(Supervisor):
     # --- starting -----------------------------------------------------------------------------------------------------
 
     def _needs(self, member: RayMember) -> dict[str, float]:
+        """By resource, the largest amount that any node of the process asks for."""
         needs: dict[str, float] = {}
         for node in member.nodes:
             placed = node.placement
@@ -84,8 +87,9 @@ class RayRuntime(Supervisor):
         return needs
 
     def _require_resources(self) -> None:
+        """Raise a UserError if all processes together need more than the cluster has."""
         there = self.ray.cluster_resources()
-        if not self.local:  # here, more are promised than there are
+        if not self.local:  # a Ray that was started here is told of more CPUs than there are
             self.cores = int(there.get("CPU", 0))
         needed: dict[str, float] = {}
         for member in self.members:
@@ -99,6 +103,7 @@ class RayRuntime(Supervisor):
                 )
 
     def _start(self, member: RayMember) -> None:
+        """Start a process with its job; all processes that it refers to must be ready."""
         from cavalcade.runtimes import ray_host
 
         edges, consumers = self._edges(member), self._consumers(member)
@@ -135,13 +140,15 @@ class RayRuntime(Supervisor):
         self._watch(member)
 
     def _watch(self, member: RayMember) -> None:
+        """Begin a call to the process that answers after `WATCH` seconds, or at once if it has news."""
         counts = {name: self.where[name].steps for name, _ in self._edges(member)}
         member.watching = member.process.watch.remote(WATCH, counts, self._grant(member))
 
     def _grant(self, member: RayMember) -> int | None:
-        """Up to what it may count until the next look. What others have counted is known late, so each is granted its
-        part of half the rest: they seldom wait for more, and near the end, where grants are small, nobody waits long
-        for one that is slow. All grants together are never more than the budget."""
+        """The steps up to which the process may count until the next `watch`; None if it need not know. Counts come
+        late here, so each counting process is granted an equal part of half of the steps that are left: grants are so
+        large that processes seldom wait, and so small near the end that nobody waits long for a slow one. All grants
+        together never exceed the budget."""
         budget = self.program.budget
         if not budget or member not in self.counting:
             return None
@@ -149,7 +156,7 @@ class RayRuntime(Supervisor):
         free = budget - sum(max(other.most, other.steps) for other in self.counting if other is not member)
         part = max(1, left // (2 * len(self.counting)))
         member.granted = max(member.steps, min(member.steps + part, free))
-        member.most = max(member.most, member.granted)  # a smaller grant counts when it has been heard
+        member.most = max(member.most, member.granted)  # a smaller grant holds only when the process has answered
         return member.granted
 
     def _until_ready(self, member: RayMember) -> None:
@@ -162,7 +169,7 @@ class RayRuntime(Supervisor):
     # --- running ------------------------------------------------------------------------------------------------------
 
     def round(self) -> None:
-        """Look after the processes for a moment."""
+        """Read answers for up to `PAUSE` seconds, count failures, and start failed processes anew."""
         self._hear(self.members, PAUSE)
         now = time.monotonic()
         for member in self.members:
@@ -175,6 +182,7 @@ class RayRuntime(Supervisor):
                 self._failed(member, self._silence(member))
 
     def _hear(self, members: list[Any], timeout: float) -> None:
+        """Take the answers to `watch`, waiting up to `timeout` seconds for them, and begin the next calls."""
         by_call = {member.watching: member for member in members if member.watching is not None}
         if not by_call:
             time.sleep(timeout)
@@ -186,7 +194,7 @@ class RayRuntime(Supervisor):
                 age, still, member.steps, news = self.ray.get(call)
             except self.ray.exceptions.RayError as error:
                 if isinstance(error, self.ray.exceptions.ActorUnavailableError) and not member.alone:
-                    self._watch(member)  # it may come back, and is too dear to be given up for a broken connection
+                    self._watch(member)  # the connection may come back, and the program would fail without this process
                 else:
                     member.watching, member.failure = None, Failure(str(error), _death(error))
                 continue
@@ -234,7 +242,7 @@ class RayRuntime(Supervisor):
         return member.process.order.remote(*message)
 
     def _answers(self, calls: list[Any]) -> list[tuple | None]:
-        """What each call gives; None for one that fails or is not answered in time."""
+        """The answer to each call; None where it failed, was not answered in time, or was not made."""
         sent = [call for call in calls if call is not None]
         if sent:
             self.ray.wait(sent, num_returns=len(sent), timeout=self.hang_seconds)
@@ -249,7 +257,7 @@ class RayRuntime(Supervisor):
     # --- keeping ------------------------------------------------------------------------------------------------------
 
     def _keep(self, member: RayMember, folder: Path, step: int) -> None:
-        """Its state comes here, and is written beside the run."""
+        """Ask the process for its state; `_kept` writes it here when it has come."""
         if member.process is not None:
             self.states[member.group] = (member.process.order.remote("state"), folder, step)
 
@@ -265,7 +273,8 @@ class RayRuntime(Supervisor):
         return group in self.savers and self.savers[group].finished()
 
     def close(self) -> None:
-        """Stop everything; whoever does not stop by itself is stopped, and Ray too if it was started for this."""
+        """Stop all processes; those that do not end by themselves within `GRACE` seconds are killed. Disconnects from
+        Ray, or stops it, if we have connected to it or started it."""
         if self.closed:
             return
         self.closed = True
@@ -277,7 +286,7 @@ class RayRuntime(Supervisor):
         for member in running:
             self._end(member)
         for saver in self.savers.values():
-            with contextlib.suppress(UserError):  # whoever needed the checkpoint has waited for it and been told
+            with contextlib.suppress(UserError):  # `finish_saving` has raised it if anybody needed this checkpoint
                 saver.wait()
         if self.guard is not None:
             self.guard.kill()
@@ -288,7 +297,7 @@ class RayRuntime(Supervisor):
 
 
 def _death(error: Exception) -> str:
-    """What became of a process, in a line."""
+    """What became of a process, in a few words."""
     if "unavailable" in str(error):
         return "it cannot be reached any more"
     return "its machine was lost" if "node has died" in str(error) else "its process died"

@@ -1,4 +1,4 @@
-"""How a driver comes to Ray: one that is started here and goes with it, a cluster, or the caller's own."""
+"""How a driver connects to Ray: it starts Ray here and stops it in the end, joins a cluster, or uses the caller's."""
 
 import contextlib
 import os
@@ -13,11 +13,12 @@ from typing import Any
 
 from cavalcade.errors import UserError
 
-REACH = 5.0  # seconds to reach an address
+REACH = 5.0  # seconds in which an address must accept a connection
 
 
 def connect(address: str, processes: int) -> tuple[bool, bool]:
-    """Whether we have connected to Ray, and whether it runs here alone, started by us."""
+    """Connect to Ray, unless the caller has. Returns whether we have connected, and whether we have started Ray
+    here."""
     try:
         import ray
     except ImportError as error:
@@ -28,7 +29,7 @@ def connect(address: str, processes: int) -> tuple[bool, bool]:
     quiet: dict[str, Any] = {"log_to_driver": False, "logging_level": "ERROR"}
     with _own_signals():
         if not address:
-            count = max(os.cpu_count() or 1, processes)  # as Ray counts: on a small machine they take turns
+            count = max(os.cpu_count() or 1, processes)  # so that Ray starts all; on a small machine they share cores
             ray.init("local", num_cpus=count, include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
             return True, True
         _require_reachable(address)
@@ -40,7 +41,7 @@ def connect(address: str, processes: int) -> tuple[bool, bool]:
 
 
 def _require_reachable(address: str) -> None:
-    """Ray itself would try for a long time."""
+    """Raise a UserError if nothing answers at the address; Ray itself would try for a long time."""
     host, colon, port = address.removeprefix("ray://").rpartition(":")
     if address == "auto":
         return
@@ -56,7 +57,7 @@ def _require_reachable(address: str) -> None:
 
 @contextlib.contextmanager
 def _own_signals() -> Iterator[None]:
-    """Ray sets a handler of its own for SIGTERM; whoever drives the run has already decided what it means."""
+    """Keep the signal handlers: Ray sets its own for SIGTERM, but the session has already decided what it means."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -69,8 +70,8 @@ def _own_signals() -> Iterator[None]:
 
 
 def guard() -> subprocess.Popen | None:
-    """Helpers of a Ray that was started here outlive a killed driver by a minute, in which they try to report it to a
-    server that has died as well. A shell that notices the end of the driver ends them (Linux)."""
+    """A shell that kills Ray's helper processes when the driver ends (Linux only). Without it they would outlive a
+    killed driver by a minute, in which they try to report to a Ray server that has died as well."""
     if sys.platform != "linux":
         return None
     helpers = [pid for raylet in _children(os.getpid(), "raylet") for pid in _children(raylet)]
@@ -82,10 +83,11 @@ def guard() -> subprocess.Popen | None:
 
 
 def _children(parent: int, name: str = "") -> list[int]:
+    """Process numbers of the children of `parent` whose name ends with `name`."""
     found = []
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            before, _, after = path.read_text().rpartition(")")  # the name may hold anything
+            before, _, after = path.read_text().rpartition(")")  # the name may hold spaces and parentheses
             if int(after.split()[1]) == parent and before.endswith(name):
                 found.append(int(path.parent.name))
     return found

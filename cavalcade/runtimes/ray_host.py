@@ -1,13 +1,13 @@
-"""One process of a program on Ray: an actor that builds its group's nodes and gives them their turns.
+"""One process of a program on Ray: a Ray actor that builds its group's nodes and gives them turns.
 
-The loop has a thread of its own. Ray's threads bring messages from other processes; the loop answers them between
-turns, as soon as it can.
+The turns are given in a loop, which has a thread of its own. Ray's threads bring messages from other processes; the
+loop answers them between turns.
 
-A node that others reach offers `serve(consumer) -> service`: the service has an `address` to be sent to the consumer's
-process, where `address.connect(ask)` takes the node's place; `ask(message)` begins a call and gives something with
-`ready()` and `get()`. The service has `answer(message)`, which gives None as long as it cannot answer, a `reclaim()`
-for when the consumer has died, and a `close()`. A service that has `current` instead, a version and a value, is a
-latest value: it is put into the object store once for each version, and only when somebody asks.
+A node that nodes in other processes refer to offers `serve(consumer) -> service`. The service has an `address`, which
+is sent to the consumer's process, where `address.connect(ask)` stands in for the node; `ask(message)` begins a call and
+returns an object with `ready()` and `get()`. The service has `answer(message)`, which returns None while it cannot
+answer yet; a `reclaim()` for when the consumer has died; and a `close()`. A `ParamsService` has `current` instead, a
+version and a value: the value is put into the object store once for each version, and only when somebody asks.
 """
 
 import os
@@ -29,8 +29,8 @@ from cavalcade.programs import Node
 from cavalcade.runtimes.group import Group
 from cavalcade.transport import ParamsService
 
-SWITCH = 5e-4  # seconds after which the loop lets Ray's threads have Python's lock
-ALIVE = 2  # values kept in the object store: the newest, and the one that somebody may be fetching
+SWITCH = 5e-4  # seconds after which the loop lets Ray's threads have Python's global lock
+ALIVE = 2  # versions kept in the object store: the newest, and the one that a consumer may be fetching
 
 
 @dataclass(frozen=True)
@@ -38,22 +38,22 @@ class Job:
     """What a process is started with."""
 
     nodes: bytes  # of its group, pickled
-    remote: dict[str, tuple[Any, str, Any]]  # node elsewhere -> its process, who reaches it from here, its address
-    counted: list[str]  # nodes elsewhere of which one sees their counted steps
-    consumers: list[tuple[str, str]]  # (node here, node elsewhere that reaches it)
-    incarnation: int  # how often it was started before
-    steps: int  # counted by those before it
+    remote: dict[str, tuple[Any, str, Any]]  # by node in another process: its process, its consumer here, its address
+    counted: list[str]  # nodes in other processes of which only the counted steps can be seen
+    consumers: list[tuple[str, str]]  # (node here, node in another process that refers to it)
+    incarnation: int  # how often this group was started before
+    steps: int  # counted by its earlier incarnations
 
 
 @dataclass
 class Letter:
     """A message that waits for the loop."""
 
-    answer: Callable[[], Any]  # None: not yet
-    consumer: str = ""
-    incarnation: int = 0
+    answer: Callable[[], Any]  # returns the reply, or None if there is none yet
+    consumer: str = ""  # who sent it; empty: the driver
+    incarnation: int = 0  # of the consumer
     reply: Any = None
-    stopped: bool = False
+    stopped: bool = False  # there will be no reply
     answered: threading.Event = field(default_factory=threading.Event)
 
     def give(self, reply: Any, stopped: bool = False) -> None:
@@ -62,21 +62,23 @@ class Letter:
 
 
 class Host:
+    """The Ray actor."""
+
     def __init__(self, job: Job, restore: dict | None = None):
-        """`restore`: what the nodes once gave as their state."""
+        """`restore`: the state of the group's nodes from a checkpoint."""
         sys.setswitchinterval(SWITCH)
         self.job = job
         self.mail: deque[Letter] = deque()
         self.bell = threading.Event()
-        self.counts: dict[str, int] = {}  # of nodes elsewhere
-        self.services: dict[tuple[str, str], Any] = {}
-        self.oldest: dict[str, int] = {}  # incarnation of each consumer that is still listened to
-        self.values: dict[int, dict[int, Any]] = {}  # of each latest value: version -> reference
-        self.putting = threading.Lock()
+        self.counts: dict[str, int] = {}  # steps of nodes in other processes, as the driver has told
+        self.services: dict[tuple[str, str], Any] = {}  # by (node here, consumer)
+        self.oldest: dict[str, int] = {}  # by consumer: messages of earlier incarnations are dropped
+        self.values: dict[int, dict[int, Any]] = {}  # by id of a `ParamsService`: version -> reference
+        self.putting = threading.Lock()  # one thread at a time puts a value into the object store
         self.steps = job.steps
         self.granted: int | None = job.steps  # steps up to which it may count; None: without end
-        self.beat = self.moved = time.monotonic()  # of the last turn, and of the last in which anybody moved
-        self.news: deque[tuple] = deque()
+        self.beat = self.moved = time.monotonic()  # of the last turns, and of the last in which a node moved
+        self.news: deque[tuple] = deque()  # for the driver
         self.something_new = threading.Event()
         self.built = self.stopping = self.ended = False
         self.loop = threading.Thread(target=self._run, args=(restore,), name="loop", daemon=True)
@@ -87,9 +89,9 @@ class Host:
     def watch(
         self, seconds: float, counts: dict[str, int], granted: int | None
     ) -> tuple[float, float, int, list[tuple]]:
-        """For the driver: seconds since the loop was last seen alive and since anybody moved, steps, and what is new,
-        at once if anything is. `counts`: what nodes elsewhere have counted, for those here that look at it. `granted`:
-        up to what those here may count."""
+        """For the driver: seconds since the loop's last turns and since a node moved, counted steps, and news. Returns
+        after `seconds`, or at once when there is something new. `counts`: steps that nodes in other processes have
+        counted, for nodes here that look at them. `granted`: steps up to which nodes here may count."""
         if counts != self.counts or granted != self.granted:
             self.counts.update(counts)
             self.granted = granted
@@ -101,11 +103,11 @@ class Host:
         return now - self.beat, now - self.moved, self.steps, news
 
     def order(self, what: str, *given: Any) -> tuple:
-        """For the driver: `report`, `call`, `state` or `reclaim`, done between two turns."""
+        """For the driver: do `report`, `call`, `state` or `reclaim` between two turns, and return the result."""
         return self._post(Letter(lambda: getattr(self, f"_{what}")(*given)))
 
     def ask(self, edge: tuple[str, str], incarnation: int, message: Any) -> Any:
-        """For a consumer: the service's answer."""
+        """For a consumer in another process: the answer of its service, when there is one."""
         service = self.services[edge]
         if isinstance(service, ParamsService):
             return self._latest(service, known=message)
@@ -118,16 +120,18 @@ class Host:
         self.loop.join(seconds)
 
     def _post(self, letter: Letter) -> Any:
+        """Hand a message to the loop and wait for the reply."""
         self.mail.append(letter)
         self.bell.set()
         while not letter.answered.wait(1.0):
-            if self.ended:  # it came when nobody read any more
+            if self.ended:  # the message came when the loop read no more
                 letter.give(None, stopped=True)
         if letter.stopped:
             raise Stopped("The process has ended.")
         return letter.reply
 
     def _latest(self, service: Any, known: int) -> tuple[int, Any] | None:
+        """The latest version and a reference to its value; None if the version is `known`."""
         version, value = service.current
         if version == known:
             return None
@@ -146,7 +150,7 @@ class Host:
             self._build(restore)
             self._give_turns()
         except Stopped:
-            pass  # what we write to has gone: the driver knows, or will find us silent
+            pass  # a process that this one needs has gone: the driver knows it, or notices that this one is silent
         except BaseException as error:
             self._tell("failed", Failure.of(error))
         finally:
@@ -183,13 +187,14 @@ class Host:
                 self.moved = self.beat
             if group.counting:
                 self.steps = group.steps
-                if not may_count and used_up != granted:  # once: the driver may grant more
+                if not may_count and used_up != granted:  # tell the driver once, which may then grant more
                     used_up = granted
                     self.something_new.set()
             group.rest(moved, began, self.bell.wait)
 
     def _read_mail(self) -> bool:
-        """Answer what can be answered; the rest stays, in its order."""
+        """Answer the messages that can be answered now; others stay, in their order. Returns whether any was
+        answered."""
         moved = False
         for _ in range(len(self.mail)):
             letter = self.mail.popleft()
@@ -217,7 +222,7 @@ class Host:
         return (self.group.call(name, method, arguments),)
 
     def _state(self) -> tuple:
-        """A reference: the state is copied to where the driver can fetch it before anybody goes on changing it."""
+        """A reference to a copy of the state in the object store, made before any node goes on."""
         return (ray.put(self.group.state()),)
 
     def _reclaim(self, consumer: str, incarnation: int) -> tuple:
@@ -237,6 +242,8 @@ class Edge:
 
 
 class Call:
+    """A call that is under way; its answer wakes the loop."""
+
     def __init__(self, reference: Any, bell: threading.Event):
         self.future = reference.future()
         self.future.add_done_callback(lambda _: bell.set())
@@ -255,7 +262,7 @@ class Call:
 
 
 class Counted:
-    """A node in another process, seen from here: what it has counted, as far as the driver has told."""
+    """Stands in for a node in another process of which only the counted steps can be seen, as the driver told them."""
 
     def __init__(self, counts: dict[str, int], name: str):
         self.counts, self.name = counts, name
@@ -266,7 +273,7 @@ class Counted:
 
 
 def _writable(state: Any) -> Any:
-    """Arrays from the object store belong to all who look at them; a node gets its own."""
+    """A copy of the arrays, because those from the object store are shared and read-only."""
     if isinstance(state, dict):
         return {key: _writable(value) for key, value in state.items()}
     if isinstance(state, list):

@@ -1,5 +1,5 @@
-"""What every driver of other processes does: it knows them, counts their failures, and keeps what they say. How one is
-started, heard and ended is the runtime's own part.
+"""What all drivers of other processes have in common: they know the processes, count their failures, ask them, and save
+checkpoints. How a process is started, heard and ended is each runtime's own part.
 """
 
 import time
@@ -13,37 +13,39 @@ from cavalcade.errors import UserError
 from cavalcade.failures import Failure, Tries
 from cavalcade.programs import Node, Program, ProgramFailed
 
-PATIENCE = 5  # deaths of one process in a row, without an environment step between; of environments see `Tries`
-BACK_OFF, LONGEST_BACK_OFF = 0.25, 10.0  # seconds before a process is started anew, doubled each time
-STARTING = 300.0  # seconds until a process must be ready: it may wait for a place, import and build slowly
+PATIENCE = 5  # failures of one process in a row that are borne, without a counted step between; environments: `Tries`
+BACK_OFF, LONGEST_BACK_OFF = 0.25, 10.0  # seconds before a process is started anew: the first, doubled up to the last
+STARTING = 300.0  # seconds in which a process must become ready: it may wait for a free machine, import and build
 
 
 @dataclass(eq=False)
 class Member:
-    """A process and what the driver knows of it."""
+    """A process of the program, as the driver knows it. Times are monotonic seconds."""
 
     group: str
     index: int
     nodes: list[Node]
-    process: Any = None
-    ready: bool = False
+    process: Any = None  # None: it has failed and was not started anew yet
+    ready: bool = False  # all its nodes are built
     incarnation: int = 0
-    steps: int = 0  # counted by those before it, or by all where nobody knows better
-    failures: int = 0  # in a row
+    steps: int = 0  # counted by earlier incarnations; on Ray, by all as far as the driver knows
+    failures: int = 0  # in a row, without a counted step between
     steps_then: int = 0  # counted when it failed last
     start_at: float = 0.0  # when it may be started anew
-    started: float = 0.0  # when it was, or when it was ready
-    failure: Failure | None = None  # why it has ended, if it has
+    started: float = 0.0  # when it was started, was sent its job, or became ready, whichever was last
+    failure: Failure | None = None  # what it said of its own failure
 
     @property
     def alone(self) -> bool:
+        """Whether it is started anew when it fails, while the other processes go on; it is then not saved either."""
         return all(node.placement.restart == "alone" for node in self.nodes)
 
 
 class Supervisor:
-    """A runtime gives `_ask`, `_failed`, `_keep`, `_kept`, `_seen` and `_moved`, and starts its members."""
+    """Watches the processes of a program. A runtime implements `_ask`, `_failed`, `_keep`, `_kept`, `_seen` and
+    `_moved`, and starts the members."""
 
-    quiet: float  # seconds without a move of anybody after which nobody waits for a message that is on its way
+    quiet: float  # if no node moves for so many seconds, no message is on its way that a node waits for
 
     def __init__(
         self,
@@ -57,24 +59,24 @@ class Supervisor:
         self.program, self.hang_seconds, self.restored = program, hang_seconds, restore
         self.faults: list[dict] = []
         self.remarks = ["actors begin new episodes"] if restore else []
-        self.saving: tuple[Path, int, dict, set[str]] | None = None
+        self.saving: tuple[Path, int, dict, set[str]] | None = None  # folder, step, driver's part, groups not written
         self.members: list[Any] = [member(group, i, nodes) for i, (group, nodes) in enumerate(program.groups().items())]
         self.counting = [member for member in self.members if any(node.counts for node in member.nodes)]
         self.where = {node.name: member for member in self.members for node in member.nodes}
         self.closed = False
         self.tries = Tries()
-        self.spent = 0.0  # when all steps of the budget had been made
+        self.spent = 0.0  # when the driver first saw that the budget was spent; 0.0: not yet
         for known in self.members if restore else []:
             kept = restore[2]["members"].get(known.group, {})  # type: ignore[index]
             known.steps, known.incarnation = kept.get("steps", 0), kept.get("incarnation", -1) + 1
             checkpoint.forget_later(restore[0] / known.group, restore[1])  # type: ignore[index]
 
     def _ask(self, member: Any, *message: Any) -> tuple | None:
-        """Send a message and wait for its answer; None if the process has gone or does not answer in time."""
+        """Send a message and wait for its answer; None if the process has ended or does not answer in time."""
         raise NotImplementedError
 
     def _failed(self, member: Any, failure: Failure) -> None:
-        """End what is left of it, and count the failure."""
+        """End what is left of a failed process, and count the failure."""
         raise NotImplementedError
 
     def _keep(self, member: Any, folder: Path, step: int) -> None:
@@ -82,29 +84,30 @@ class Supervisor:
         raise NotImplementedError
 
     def _kept(self, group: str) -> bool:
-        """Whether that part has been written since."""
+        """Whether the group's part of the checkpoint is written. Says so once for each."""
         raise NotImplementedError
 
     def _seen(self, member: Any) -> float:
-        """When it was last known to be alive: its last turn."""
+        """When the process took its last turns, in monotonic seconds."""
         raise NotImplementedError
 
     def _moved(self, member: Any) -> float:
-        """When one of its nodes last moved."""
+        """When a node of the process last moved, in monotonic seconds."""
         raise NotImplementedError
 
     def _steps(self, member: Any) -> int:
+        """What all incarnations of the process have counted."""
         return member.steps
 
     # --- edges --------------------------------------------------------------------------------------------------------
 
     def _edges(self, member: Member) -> list[tuple[str, str]]:
-        """(node elsewhere, node of this process that refers to it)."""
+        """Pairs (node in another process, node of this process that refers to it)."""
         here = {node.name for node in member.nodes}
         return sorted({(edge, node.name) for node in member.nodes for edge in node.edges() if edge not in here})
 
     def _consumers(self, member: Member) -> list[tuple[str, str]]:
-        """(node of this process, node elsewhere that refers to it); once it is built it is seen what it offers."""
+        """Pairs (node of this process, node in another process that refers to it)."""
         here = {node.name for node in member.nodes}
         return sorted(
             (edge, node.name)
@@ -119,7 +122,8 @@ class Supervisor:
         member.ready, member.started = True, time.monotonic()
 
     def _hangs(self, member: Any, seen: float) -> bool:
-        """`seen`: when it was last known to be alive. To start is not to hang, however long it takes."""
+        """Whether a process was silent for too long. `seen`: when it took its last turns. A process that is not ready
+        yet has `STARTING` seconds, because imports and building take long."""
         allowed = self.hang_seconds if member.ready else STARTING
         return time.monotonic() - max(seen, member.started) > allowed
 
@@ -129,8 +133,10 @@ class Supervisor:
         return Failure.found(f"no place for it, or no start, within {STARTING:g} s")
 
     def settled(self) -> bool:
-        """Asked when the budget is spent: whether what waits has been learned from and judged, so that nobody moves any
-        more. Whoever only steps environments has nothing left to do, and is not waited for; nor is anybody for ever."""
+        """Asked once the budget is spent: whether no node moves any more, because all experience has been learned from
+        and the policy was judged. That is so when every process has taken turns `quiet` seconds after the last move.
+        Processes with counting nodes only have nothing left to do and are left out. After `hang_seconds` the answer is
+        yes in any case."""
         now = time.monotonic()
         self.spent = self.spent or now
         others = [member for member in self.members if any(not node.counts for node in member.nodes)]
@@ -140,13 +146,14 @@ class Supervisor:
     # --- failures -----------------------------------------------------------------------------------------------------
 
     def _heard_failure(self, member: Any, failure: Failure) -> None:
-        """What a process says of its own failure."""
+        """Keep what a process said of its own failure; a mistake of the user ends the run at once."""
         member.failure = failure
         if failure.for_user:
             raise UserError(f"{member.group}: {failure.cause}")
 
     def _count_failure(self, member: Any, failure: Failure) -> None:
-        """Its process is gone. Others forget what it had under way, and it may be started anew after a while."""
+        """A process has ended. If it may be started anew, other processes forget what it had under way, and it starts
+        after a while; else, or after too many failures, the program has failed."""
         steps = self._steps(member)
         member.failures = 1 if steps > member.steps_then else member.failures + 1
         member.steps_then, member.failure, member.process = steps, None, None
@@ -166,23 +173,26 @@ class Supervisor:
         member.start_at = time.monotonic() + min(LONGEST_BACK_OFF, BACK_OFF * 2 ** (member.failures - 1))
 
     def _not_built(self, member: Any, failure: Failure) -> None:
-        """It failed before the program began. An environment that fails now and then may be tried again."""
+        """A process failed before it was ready. It is tried again if it may be started anew: once, or, if its
+        environment failed, as often as `Tries` allows."""
         if not member.alone or (member.failures and failure.mishap is None):
             raise ProgramFailed(member.group, "could not be built", failure)
         self._failed(member, failure)
 
     def _owners(self, member: Member) -> list[Any]:
+        """The processes that keep something for this one: those it refers to, but for those that restart alone."""
         groups = {self.where[edge].group for edge, _ in self._edges(member)}
         return [other for other in self.members if other.group in groups and not other.alone]
 
     # --- asking -------------------------------------------------------------------------------------------------------
 
     def steps(self) -> int:
-        """What the clock's nodes have counted, those before a restart included."""
+        """What the nodes of the clock have counted together, earlier incarnations included."""
         return sum(self._steps(member) for member in self.counting)
 
     def reports(self) -> dict[str, dict]:
-        """What each node counted since it was last asked; of a process also how long it had nothing to do."""
+        """By node, what it counted since the last call. The first node of a process also gets the seconds in which the
+        process had nothing to do, or worked for services."""
         found: dict[str, dict] = {}
         for member, answer in zip(self.members, self._ask_all("report")):
             if answer:
@@ -210,8 +220,9 @@ class Supervisor:
     # --- keeping ------------------------------------------------------------------------------------------------------
 
     def save(self, folder: Path, step: int, extra: dict) -> None:
-        """The part of every process that matters is written beside its work; the driver's part comes last and makes the
-        checkpoint whole. Nothing is begun while the last one is still being written."""
+        """Begin a checkpoint: the part of every process that is not restarted alone is written while the process goes
+        on. The driver's part, with `extra`, is written last (`finish_saving`) and makes the checkpoint whole. Does
+        nothing while an earlier checkpoint is still being written."""
         if self.saving is not None:
             return
         waiting = [member for member in self.members if not member.alone]
@@ -223,7 +234,8 @@ class Supervisor:
         self.saving = (folder, step, {**extra, "members": members}, {member.group for member in waiting})
 
     def finish_saving(self) -> bool:
-        """When all parts are there, write the driver's; whether nothing is being saved any more."""
+        """Write the driver's part if all other parts are written. Returns whether no checkpoint is being written any
+        more."""
         if self.saving is None:
             return True
         folder, step, state, waiting = self.saving
@@ -235,16 +247,16 @@ class Supervisor:
         return True
 
     def round(self) -> None:
-        """Look after the processes for a moment."""
+        """Watch the processes for a moment: read messages, count failures, and start failed processes anew."""
         raise NotImplementedError
 
     def tend(self) -> None:
-        """Look after the processes while something else is waited for."""
+        """Watch the processes while the driver waits for something else."""
         self.round()
 
 
 def packed(value: Any, group: str, dumps: Callable[[Any], bytes]) -> bytes:
-    """The part of a process as bytes for a child of ours; says what cannot be sent."""
+    """`value`, which the process of `group` is to be given, as bytes; a UserError if it cannot be pickled."""
     try:
         return dumps(value)
     except Exception as error:

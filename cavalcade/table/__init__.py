@@ -1,4 +1,4 @@
-"""The only thing between acting and learning: a store with a sampler, a remover, a size and a limiter."""
+"""The table, where experience waits between acting and learning: it has a sampler, a remover, a size and a limiter."""
 
 from cavalcade.errors import Stopped
 from cavalcade.table.drawer import Drawer, Draws, QueueDraws

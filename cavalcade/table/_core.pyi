@@ -1,4 +1,4 @@
-"""The compiled core (module.c): arrays come in through the buffer protocol and are checked there."""
+"""The compiled core (module.c). It takes arrays through the buffer protocol and checks their types and lengths."""
 
 from typing import Any
 

@@ -5,15 +5,15 @@
 #include <string.h>
 #if defined(__SSE2__)
 #include <emmintrin.h>
-#define FENCE() _mm_sfence() /* what was streamed is there before anybody is told so */
+#define FENCE() _mm_sfence() /* streamed writes arrive before the word that tells another process of them */
 #else
 #define FENCE() ((void)0)
 #endif
 
 #define MOST_FIELDS 256
-#define LARGE_COPY (1 << 18) /* bytes from which other threads may run meanwhile */
-#define PAGE 4096            /* bytes of a leaf that is written once and read much later */
-#define STREAMED (4 << 20)   /* bytes from which what is written will not be in the cache anyway when it is read */
+#define LARGE_COPY (1 << 18) /* bytes of a copy from which other Python threads may run meanwhile */
+#define PAGE 4096            /* bytes of a leaf from which it is written past the cache: it is read much later */
+#define STREAMED (4 << 20)   /* bytes of a column from which it is written past the cache, which it would overflow */
 
 /* Constant sizes become single instructions; memcpy of an unknown size is a call. */
 static inline void copy(char *to, const char *from, int64_t size) {
@@ -26,7 +26,7 @@ static inline void copy(char *to, const char *from, int64_t size) {
     }
 }
 
-/* Write past the cache: the processor then does not first read the memory that is going to be overwritten. */
+/* Write past the cache, which saves the processor reading the memory that it is about to overwrite. */
 static inline void copy_streamed(char *to, const char *from, int64_t size) {
 #if defined(__SSE2__)
     if (((uintptr_t)to | (uintptr_t)size) % 16 == 0) {
@@ -42,7 +42,8 @@ typedef struct {
     Py_buffer base, index;
     Py_ssize_t stride, start, step, count;
     int fields;
-    Py_ssize_t offset[MOST_FIELDS], size[MOST_FIELDS], row[MOST_FIELDS]; /* row: bytes to the next of a column */
+    /* of each leaf, in bytes: where it lies in a record, its size, and the distance of two entries of its column */
+    Py_ssize_t offset[MOST_FIELDS], size[MOST_FIELDS], row[MOST_FIELDS];
     Py_buffer column[MOST_FIELDS];
 } Copy;
 
@@ -52,7 +53,7 @@ static void copy_close(Copy *c) {
     for (int f = 0; f < c->fields; f++) PyBuffer_Release(&c->column[f]);
 }
 
-/* Each row of a column is contiguous, if not the column; gives the bytes from one row to the next. */
+/* Whether each entry of a column is contiguous; `row` becomes the bytes from one entry to the next. */
 static int rows_are_whole(const Py_buffer *view, Py_ssize_t *row) {
     if (view->ndim < 1 || !view->strides) return 1;
     Py_ssize_t inner = view->itemsize;
@@ -64,8 +65,8 @@ static int rows_are_whole(const Py_buffer *view, Py_ssize_t *row) {
     return 1;
 }
 
-/* (base, stride, index, start, step, layout, [columns]): record `index[start + i * step]` is row i of the columns, and
-   the layout is an offset and a size for each. */
+/* Reads and checks (base, stride, index, start, step, layout, [columns]): entry i of every column belongs to the record
+   `index[start + i * step]`; `layout` [columns, 2] int64 is the offset and size of each leaf in bytes. */
 static int copy_open(Copy *c, PyObject *args, int writes_columns) {
     PyObject *columns;
     Py_buffer layout;
@@ -101,6 +102,7 @@ failed:
     return 0;
 }
 
+/* From records to columns. */
 static void gather_records(const Copy *c) {
     const int32_t *index = (const int32_t *)c->index.buf + c->start;
     const char *base = c->base.buf;
@@ -131,6 +133,7 @@ PyObject *gather(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
+/* From columns to records. */
 PyObject *scatter(PyObject *self, PyObject *args) {
     Copy c;
     if (!copy_open(&c, args, 0)) return NULL;
@@ -148,7 +151,8 @@ PyObject *scatter(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* The rows of each stack, oldest first: [count, depth] out of the newest and the chain of older ones. */
+/* `out` [count, depth] int32: the slots of the frames of each stack, oldest first. `index` has the slot of the newest
+   frame, `previous` [rows] the slot of the frame before each row. */
 PyObject *chain(PyObject *self, PyObject *args) {
     Py_buffer previous, index, out;
     Py_ssize_t start, step, depth;

@@ -1,5 +1,7 @@
-/* The parts of the table that run millions of times a second. All state lies in arrays that Python owns: they are
-   preallocated, may be shared between processes, are saved as they are, and `Table.check` reads them. */
+/* The parts of the table that run millions of times a second. All state lies in preallocated arrays that Python owns:
+   they may be shared between processes, a checkpoint saves them as they are, and `Table.check` reads them.
+
+   A *slot* is the number of a row, a *place* the number of an item's record. */
 
 #ifndef CAVALCADE_CORE_H
 #define CAVALCADE_CORE_H
@@ -10,7 +12,7 @@
 #define LEVELS 9     /* 16^8 leaves are more than fit in memory */
 #define PENDING 512  /* changed leaves whose parents wait to be summed again */
 
-#define AHEAD 12     /* records that are fetched before they are needed */
+#define AHEAD 12     /* a record is fetched into the cache this many records before it is needed */
 
 #if defined(__GNUC__)
 #define PREFETCH(p) __builtin_prefetch(p)
@@ -20,56 +22,60 @@
 
 typedef enum { UNIFORM, PRIORITISED, FIFO, LIFO, MIN_HEAP, MAX_HEAP } Kind;
 
-/* Counters of a table, in one array so that they are saved and restored together. */
+/* Counters of a table, in one array so that they are saved and restored together: items that are there, number of the
+   next insert, one more than the highest place ever used, draws of the items that are there, state of the random
+   numbers, and head and tail of the two selectors. */
 enum { LIVE, NEXT, HIGH, SPENT, RANDOM, SAMPLER_HEAD, SAMPLER_TAIL, REMOVER_HEAD, REMOVER_TAIL, COUNTERS };
 
-/* Rows that items refer to. A row is free when nobody refers to it: no item of any table and no writer. */
+/* Rows that items refer to. A row is free when no item of any table and no writer refers to it. */
 typedef struct {
     int64_t rows;
-    int64_t *ends;     /* [2] of the ring of free rows: taken at the first, given back at the second */
-    int32_t *free;     /* [rows] */
-    int32_t *refs;     /* [rows] */
-    int32_t *previous; /* [rows] the older frame of a stack; row 0 is blank and ends every chain */
-    int16_t *holder;   /* [rows] the writer that still needs the row, plus one */
+    int64_t *ends;     /* [2] of the ring of free rows: rows are taken at the first and given back at the second */
+    int32_t *free;     /* [rows] slots of free rows, as a ring */
+    int32_t *refs;     /* [rows] references by items, and one by the writer that holds the row */
+    int32_t *previous; /* [rows] the slot of the frame before; row 0 is blank and ends every chain */
+    int16_t *holder;   /* [rows] the number of the writer that still needs the row, plus one; 0: none */
     int64_t stack;     /* frames of an observation */
 } Rows;
 
 struct Table;
 
-/* Chooses items: to be drawn, or to be removed. */
+/* Chooses which item is drawn or removed. */
 typedef struct {
     Kind kind;
     double exponent;
-    float *leaf;           /* prioritised: [places, rounded up to FAN] priority ** exponent, and 0 for a priority of 0 */
-    double *inner;         /* the sums above, one level after the other; doubles, so that no probability drifts */
-    int levels;
-    int64_t leaves, offset[LEVELS], size[LEVELS];
-    int32_t *after, *before; /* first and last in: a list in order of insertion; heaps: places, and where each is */
-    int64_t *touched;        /* heaps: [places] the number of each item's last change, its insert being the first */
-    int64_t *head, *tail;    /* of the list; of a heap, `head` is its count and `tail` how many changes there were */
-    int64_t pending;
-    int32_t changed[PENDING];
+    float *leaf;   /* prioritised: [places, rounded up to FAN] the share priority ** exponent, 0 for a priority of 0 */
+    double *inner; /* prioritised: the sums above the leaves, level after level, the lowest first */
+    int levels;    /* of `inner` */
+    int64_t leaves, offset[LEVELS], size[LEVELS]; /* number of leaves; of each level of `inner`: begin and length */
+    int32_t *after, *before; /* fifo, lifo: [places] a list in order of insertion; heaps: the heap, and where in it
+                                each place is */
+    int64_t *touched;        /* heaps: [places] the number of the item's last change; its insert is its first change */
+    int64_t *head, *tail;    /* fifo, lifo: the ends of the list, or -1; heaps: the number of items and of changes */
+    int64_t pending;         /* prioritised: leaves in `changed` */
+    int32_t changed[PENDING]; /* prioritised: places of leaves whose parents are not summed yet */
 } Selector;
 
-/* What the core knows of an item. Its own small leaves follow in the same record, so that a draw costs one cache miss. */
+/* What the core knows of an item. The item's own small leaves follow in the same record, so that drawing it costs one
+   cache miss. */
 typedef struct {
     int64_t key;     /* (number of the insert) << bits | place, or -1 where there is no item */
-    int64_t version; /* of the policy that made it */
-    double made;     /* when: seconds of the wall clock */
-    float priority;  /* as given */
-    int32_t times;   /* drawn so far */
-    int32_t slots[]; /* [width] its rows */
+    int64_t version; /* of the params that acted */
+    double made;     /* when the item was made: seconds of the wall clock */
+    float priority;  /* as given, without the exponent */
+    int32_t times;   /* how often it was drawn */
+    int32_t slots[]; /* [width] its rows; 0 where it has fewer */
 } Item;
 
 #define ITEM(t, place) ((Item *)((t)->records + (int64_t)(place) * (t)->stride))
 
 typedef struct Table {
     int64_t capacity; /* items that may stay */
-    int64_t places;   /* one more: a new item lies among the others while the remover chooses */
-    int64_t width, max_times, stride;
-    int bits;
+    int64_t places;   /* one more: a new item lies in it while the remover chooses among all */
+    int64_t width, max_times, stride; /* rows of an item; draws after which it is removed, or 0; bytes of a record */
+    int bits;          /* of a key that hold the place */
     int64_t *counters; /* [COUNTERS] */
-    double *peak;      /* [1] the highest priority so far: what an item gets that comes without one */
+    double *peak;      /* [1] the highest priority so far, which an item gets that is inserted without one */
     int32_t *free;     /* [places] a stack of free places */
     char *records;     /* [places, stride] */
     Rows *rows;

@@ -1,7 +1,7 @@
-"""Draws for learners in other processes than the table, and from several tables as from one.
+"""Draws for learners in other processes than the table, and from several tables (shards) as from one.
 
-A `Drawer` beside each table answers requests; `Draws` beside each learner asks all of them. A batch is one reply of
-each shard, and new priorities go with the next request.
+A `Drawer` in the process of each shard answers requests; `Draws` in the process of each learner asks all drawers. A
+batch is made of one reply of each shard; new priorities go with the next request.
 """
 
 from collections.abc import Sequence
@@ -15,24 +15,23 @@ from cavalcade.table.table import Sample, Table
 from cavalcade.transport import Desk, Exchange, ServedDesk
 from cavalcade.tree import Tree
 
-NUMBERS = ("chosen", "share", "totals", "sizes", "given")  # arrays that decide the next draws
-DRAWN = [name for name in Sample._fields if name != "weight"]  # what shards send; weights need the whole draw
+NUMBERS = ("chosen", "share", "totals", "sizes", "given")  # arrays of `Draws` that decide the next draws
+DRAWN = [name for name in Sample._fields if name != "weight"]  # shards send these; weights depend on the whole draw
 
 
 class Drawer:
-    """Worker beside a table. `source` is the table, or several drawn from as one."""
+    """Worker in the process of a table that answers draws. `source`: the table, or a mixture with it."""
 
     def __init__(self, source: Any, table: Table, batch: int, lock_step: bool = False):
-        """`table`: where the items that are drawn were written. `batch`: the most that are asked for at once.
-        `lock_step`: what is drawn keeps its room until the learner asks again, which it does when it has published
-        what it learned from it."""
+        """`table`: into which actors write the items. `batch`: the most items of one request. `lock_step`: drawn items
+        keep their room until the learner asks again, which it does when it has learned from them and published."""
         self.source, self.table, self.lock_step = source, table, lock_step
         number, total = np.zeros((), np.int64), np.zeros(())
         revised = {"keys": np.zeros(batch, np.int64), "priority": np.zeros(batch, np.float32), "revised": number}
         request = {"number": number, "least": number, "most": number, **revised}
         self.exchange = Exchange(request, {"count": number, "size": number, "total": total, **blank(table, batch)})
-        self.begun: dict[str, int] = {}  # by learner: the request whose priorities have been taken
-        self.held: dict[str, int] = {}  # by learner: items that keep their room
+        self.begun: dict[str, int] = {}  # by learner: the number of the last request whose priorities were applied
+        self.held: dict[str, int] = {}  # by learner: drawn items that keep their room
 
     def step(self) -> bool:
         moved = False
@@ -44,8 +43,8 @@ class Drawer:
         return moved
 
     def draw(self, learner: str, request: Tree) -> Tree | None:
-        """From `least` to `most` items, as many as there are; None as long as there are fewer. Asked again, a request
-        is the same."""
+        """A reply with `least` to `most` items (halving until the limiter agrees); None if fewer than `least` can be
+        drawn. May be called again with the same request: its priorities are applied once."""
         if self.begun.get(learner) != int(request["number"]):
             self.begun[learner] = int(request["number"])
             revised = int(request["revised"])
@@ -64,6 +63,7 @@ class Drawer:
         return {**about, **{name: drawn[name] for name in DRAWN if drawn}}
 
     def _hold(self, learner: str, count: int) -> None:
+        """Give the room of the learner's last draw back, and keep that of `count` items."""
         if before := self.held.get(learner, 0):
             self.table.hold(-before)
         self.held[learner] = count
@@ -71,6 +71,7 @@ class Drawer:
             self.table.hold(count)
 
     def desk(self, name: str) -> "Beside":
+        """A client for a learner in this process."""
         return Beside(self, name)
 
     def share(self, consumer: str) -> Desk:
@@ -92,7 +93,7 @@ class Drawer:
 
 
 class Beside:
-    """A client in the drawer's process: it draws when it looks for the reply, so nothing is ever on its way."""
+    """A client in the drawer's process. It draws when it takes the reply, so nothing is ever on its way."""
 
     def __init__(self, drawer: Drawer, name: str):
         self.drawer, self.name = drawer, name
@@ -106,34 +107,34 @@ class Beside:
 
 
 class Draws:
-    """A learner's side: draws from all shards as from one table, with the probabilities and weights of that one.
+    """A learner's side: draws from all shards as from one table, with the probabilities and weights of that table.
 
-    For each item of a draw a shard is chosen in proportion to the sum of its shares (the number of its items if it
-    draws uniformly), then the shard draws. What is exact: that choice is really made with the shares that enter the
-    probability, and the shard draws with its priorities of that moment; so the probability of an item is the one with
-    which it was drawn, and weights are right for what was done. What is not: the sums are those that each shard sent
-    with its last reply, before the new priorities and before what came in since. An item is therefore drawn as often
-    as in one table, up to what a shard's sum has moved against the others' in one draw.
+    For each item of a draw a shard is chosen in proportion to the sum of its items' shares (the number of its items if
+    it draws uniformly), then the shard draws an item. The probability of an item is exactly that with which it was
+    drawn: the shard's share at the choice times the item's share in the shard at the draw. So weights are right. The
+    sums are one draw old: each shard sends its sum with its last reply, before new priorities and new items. So an item
+    is drawn as often as in one table only up to the change of the shards' sums during one draw.
 
-    A choice stands until it is served, however long its shard waits: to choose again would favour those that never do.
-    As all of a draw may fall to one shard, its limiter's window has to be wider than a draw.
+    A choice stands until its shard has replied, however long that takes: choosing again would favour shards that never
+    wait. As all items of a draw may fall to one shard, the window of its limiter has to be wider than a draw.
     """
 
     def __init__(self, drawers: Sequence[Any], name: str, quotas: Sequence[int] = (), seed: Any = 0):
-        """`quotas`: items of every draw that each shard gives; without them shards are chosen by their sums."""
+        """`quotas`: how many items of every draw each shard gives; if empty, shards are chosen by their sums."""
         self.clients = [drawer.desk(name) for drawer in drawers]
         self.quotas = quotas
         self.rng = np.random.default_rng(seed)
         self.number = 0  # of the last request
         self.asked: dict[int, Tree] = {}  # by shard: a request without a reply
         self.revised: dict[int, tuple[np.ndarray, np.ndarray]] = {}  # by shard: keys and priorities to be sent
-        self.parts: list[Tree] = []  # what came and was not given on
-        self.chosen, self.share = np.zeros(0, np.int64), np.zeros(0)  # shards of the draw, and their shares
-        self.totals, self.sizes, self.given = np.zeros((3, len(drawers)))  # sums, items, and items given so far
+        self.parts: list[Tree] = []  # replies that are no part of a batch yet
+        self.chosen, self.share = np.zeros(0, np.int64), np.zeros(0)  # [B] shard of each item, and that shard's share
+        # [shards] each: the sum of shares and the number of items at the last reply, and items drawn from it so far
+        self.totals, self.sizes, self.given = np.zeros((3, len(drawers)))
 
     def sample(self, count: int, importance: float = 0.0) -> Sample | None:
-        """`count` items; None as long as some of them have not come. Before the first draw every shard is asked for no
-        items: it replies, with its sum, when it has as many as its limiter wants."""
+        """A batch of `count` items; None while replies are missing. Before the first draw every shard is asked for 0
+        items: it replies with its sum when it has the minimum size of its limiter."""
         while not self.parts or self.asked:
             if not self.asked:
                 self._choose(count)
@@ -144,13 +145,14 @@ class Draws:
         places = [np.flatnonzero(self.chosen == int(part["keys"][0]) % len(self.clients)) for part in parts]
         drawn = parts[0] if len(parts) == 1 else tree.placed(parts, places)
         probability = drawn["probability"] * self.share
-        weight = probability**-importance  # times N ** -importance, with N all items; the maximum cancels it
+        weight = probability**-importance  # without the factor N ** -importance: the maximum has it too
         drawn |= {"probability": probability, "weight": (weight / weight.max()).astype(np.float32)}
         return Sample(**drawn)
 
     def _choose(self, count: int) -> None:
+        """Choose a shard for each of `count` items, and ask the shards."""
         shards = len(self.clients)
-        sums = self.totals if self.totals.any() else self.sizes  # priorities of zero: a table then draws uniformly
+        sums = self.totals if self.totals.any() else self.sizes  # if all priorities are zero a table draws uniformly
         if self.quotas:
             share, self.chosen = np.array(self.quotas) / sum(self.quotas), np.repeat(np.arange(shards), self.quotas)
         elif sums.any():
@@ -163,6 +165,7 @@ class Draws:
             self._ask(shard, items, items)
 
     def _ask(self, shard: int, least: int, most: int) -> None:
+        """Ask a shard for `least` to `most` items, and send it the new priorities."""
         keys, priority = self.revised.pop(shard, (np.zeros(0, np.int64), np.zeros(0, np.float32)))
         self.number += 1
         revised = {"keys": keys, "priority": priority, "revised": len(keys)}
@@ -170,7 +173,7 @@ class Draws:
         self.clients[shard].send(self.asked[shard])
 
     def _take(self) -> bool:
-        """Whether anything has come."""
+        """Take the replies that have come; returns whether there were any."""
         before = len(self.asked)
         for shard in list(self.asked):
             reply = self.clients[shard].take()
@@ -184,7 +187,7 @@ class Draws:
         return len(self.asked) < before
 
     def update_priorities(self, keys: np.ndarray, priority: np.ndarray) -> None:
-        """Told with the next request."""
+        """Keep new priorities [M] for the next requests."""
         inner, shard = np.divmod(np.asarray(keys, np.int64), len(self.clients))
         at = [shard == number for number in range(len(self.clients))]
         self.revised = {number: (inner[here], priority[here]) for number, here in enumerate(at) if here.any()}
@@ -203,7 +206,7 @@ class Draws:
         }
 
     def restore(self, state: dict) -> None:
-        """What was asked is asked again: a reply that was on its way is lost."""
+        """Asks again what had no reply when the state was saved: a reply that was on its way then is lost."""
         self.rng.bit_generator.state = state["rng"]
         self.number, self.parts = state["number"], list(state["parts"])
         self.revised = {int(shard): tuple(pair) for shard, pair in state["revised"].items()}
@@ -215,17 +218,17 @@ class Draws:
 
 
 class QueueDraws(Draws):
-    """The same for queues, which are drawn from once: takes what is there, and waits for no shard as long as others
-    have something.
+    """Draws from queues as from one queue: takes the items that are there, and waits for no shard while others have
+    items.
 
-    What is missing is asked of all shards alike, of each as much as it has of that. A shard that has nothing replies
-    when something comes; meanwhile the others are asked for the rest, and what then comes too much begins the next
-    batch: at most what was asked for.
+    The items that a batch lacks are asked of all shards in equal numbers; each gives as many of them as it has, but at
+    least one. A shard without items replies when it gets one. Meanwhile the other shards are asked for the rest. Items
+    that exceed the batch in the end begin the next one; they are at most as many as were asked for.
     """
 
     def sample(self, count: int, importance: float = 0.0) -> Sample | None:
         while (missing := count - sum(len(part["keys"]) for part in self.parts)) > 0:
-            by_given = np.argsort(self.given, kind="stable").tolist()  # the rest falls to who gave least
+            by_given = np.argsort(self.given, kind="stable").tolist()  # shards that gave least are asked for the rest
             idle = [shard for shard in by_given if shard not in self.asked]
             for place, shard in enumerate(idle):
                 if most := (missing + len(idle) - 1 - place) // len(idle):
@@ -238,7 +241,7 @@ class QueueDraws(Draws):
 
 
 def blank(table: Table, batch: int) -> Tree:
-    """Zeros in the shape of a draw."""
+    """Zeros in the shapes of a draw of `batch` items, without weights."""
     signature = table.signature
     own = {
         name: np.zeros((batch, *np.shape(leaf)), np.asarray(leaf).dtype)

@@ -1,4 +1,4 @@
-"""What must be true of a table between any two operations; property tests ask after each one."""
+"""What must be true of a table between any two operations; property tests check it after each one."""
 
 import numpy as np
 
@@ -8,7 +8,7 @@ from cavalcade.table.table import Table
 
 
 def check(*tables: Table) -> None:
-    """Raise AssertionError, with what is wrong, unless all is well. Tables that share rows are checked together."""
+    """Raise AssertionError with a sentence if a table is inconsistent. Tables that share rows are checked together."""
     references = np.zeros(tables[0].rows.count, np.int64)
     for table in tables:
         _check_items(table)
@@ -71,6 +71,7 @@ def _check_selector(table: Table, chooser: Selector, arrays: tuple, at: int) -> 
 
 
 def _check_sums(leaves: np.ndarray, inner: np.ndarray) -> None:
+    """Every node of the tree is the sum of its 16 children. `inner`: the levels above the leaves, the lowest first."""
     below, offset = leaves.astype(np.float64), 0
     while len(below) > 16:
         sums = below.reshape(-1, 16).sum(axis=1)
@@ -82,7 +83,7 @@ def _check_sums(leaves: np.ndarray, inner: np.ndarray) -> None:
 
 
 def _references(table: Table) -> np.ndarray:
-    """How often the items of a table refer to each row, older frames of stacks included."""
+    """[rows]: how often the items of a table refer to each row, older frames of stacks included."""
     count = np.zeros(table.rows.count, np.int64)
     slots = table.slots[table.key >= 0].reshape(-1)
     for _ in range(table.rows.spec.stack):

@@ -1,8 +1,9 @@
-/* Items and the rows they refer to: insert, draw, remove, and what is free again afterwards. */
+/* Items and the rows that they refer to: insert, draw, update and delete items, and free rows without references. */
 
 #include "core.h"
 
-/* SplitMix64 (Steele 2014): one word of state, in the counters, so that a saved table draws on as before. */
+/* A number in [0, 1) by SplitMix64 (Steele 2014). Its one word of state lies in the counters, so that a restored table
+   draws what the saved one would have drawn. */
 double random_unit(Table *t) {
     uint64_t z = (uint64_t)t->counters[RANDOM] + 0x9E3779B97F4A7C15u;
     t->counters[RANDOM] = (int64_t)z;
@@ -13,6 +14,7 @@ double random_unit(Table *t) {
 
 /* --- rows ------------------------------------------------------------------------------------------------------------ */
 
+/* Takes `count` free rows for a writer (`holder`: its number plus one); returns 0 and takes none if fewer are free. */
 int64_t rows_take(Rows *r, int64_t count, int16_t holder, int32_t *slots) {
     if (r->ends[1] - r->ends[0] < count) return 0;
     for (int64_t i = 0; i < count; i++) {
@@ -29,7 +31,7 @@ static void unrefer(Rows *r, int32_t slot) {
     if (--r->refs[slot] == 0) r->free[r->ends[1]++ % r->rows] = slot;
 }
 
-/* One more reference (by = 1) or one less to a row and to the older frames of its stack. */
+/* Adds a reference (by = 1) or removes one (by = -1) to a row and to the older frames of its stack. */
 void rows_refer(Rows *r, int32_t slot, int32_t by) {
     for (int64_t depth = 0; depth < r->stack && slot; depth++) {
         int32_t older = r->previous[slot];
@@ -39,6 +41,7 @@ void rows_refer(Rows *r, int32_t slot, int32_t by) {
     }
 }
 
+/* The writer of a row needs it no more. */
 void rows_release(Rows *r, int32_t slot) {
     if (!slot || !r->holder[slot]) return;
     r->holder[slot] = 0;
@@ -47,6 +50,7 @@ void rows_release(Rows *r, int32_t slot) {
 
 /* --- items ----------------------------------------------------------------------------------------------------------- */
 
+/* Removes an item. The caller calls `selector_settle` afterwards, once for many items. */
 void table_delete(Table *t, int64_t place) {
     Item *item = ITEM(t, place);
     selector_drop(t, &t->sampler, place);
@@ -59,8 +63,8 @@ void table_delete(Table *t, int64_t place) {
     t->free[t->places - t->counters[LIVE] - 1] = (int32_t)place;
 }
 
-/* Insert one after the other. As soon as there is one too many the remover chooses who goes, the new one not excepted.
-   Gives how many went. */
+/* Inserts items one after the other. Whenever there is one too many the remover chooses which is removed; that may be
+   the new one. Fills `places` [count] and returns how many items were removed. */
 int64_t table_insert(Table *t, int64_t count, const int32_t *slots, const float *priority, int64_t version,
                      double made, int32_t *places) {
     int64_t removed = 0;
@@ -93,11 +97,13 @@ int64_t table_insert(Table *t, int64_t count, const int32_t *slots, const float 
     return removed;
 }
 
-/* The rows of what is deleted here stay as they are until the next rows are taken: the caller copies them first. */
+/* Draws `count` items and fills [count] of all that is known of them, and `slots` [count, width]. Items that were drawn
+   `max_times` are deleted; the contents of their rows stay until the next rows are taken, and the caller copies them
+   before. */
 void table_draw(Table *t, int64_t count, int32_t *places, int64_t *keys, int64_t *version, double *made,
                 double *probability, int32_t *times, int32_t *slots) {
     int at_random = t->sampler.kind == UNIFORM || t->sampler.kind == PRIORITISED;
-    int at_once = at_random && !t->max_times; /* nothing changes between one draw and the next */
+    int at_once = at_random && !t->max_times; /* because nothing changes between one item and the next */
     if (at_once) selector_choose_many(t, &t->sampler, count, places, probability);
     for (int64_t i = 0; i < count; i++) {
         if (!at_once) places[i] = (int32_t)selector_choose(t, &t->sampler, probability + i);
@@ -114,11 +120,12 @@ void table_draw(Table *t, int64_t count, int32_t *places, int64_t *keys, int64_t
     selector_settle(&t->remover);
 }
 
+/* Sets the priorities of the items with these keys that are still there; returns how many these are. */
 int64_t table_update(Table *t, int64_t count, const int64_t *keys, const float *priority) {
     int64_t found = 0, mask = ((int64_t)1 << t->bits) - 1;
     for (int64_t i = 0; i < count; i++) {
         int64_t place = keys[i] & mask;
-        if (keys[i] < 0 || place >= t->places || ITEM(t, place)->key != keys[i]) continue; /* it has gone */
+        if (keys[i] < 0 || place >= t->places || ITEM(t, place)->key != keys[i]) continue; /* removed */
         ITEM(t, place)->priority = priority[i];
         if (priority[i] > *t->peak) *t->peak = priority[i];
         selector_change(t, &t->sampler, place);

@@ -1,16 +1,16 @@
 """Several tables that a learner draws from in the place of one.
 
-`Mixture` takes a fixed share of every draw from each part, as IMPALA with replay does. `Shards` are one table in
-pieces: an item is drawn as often as if all of them were in one table.
+`Mixture` takes a fixed share of every draw from each part (each table), as IMPALA with replay does. `Shards` are one
+table in pieces: an item is drawn as often as if all of them were in one table.
 
-Parts are written to, saved and closed on their own; what is saved here is only what decides the next draws. Nobody else
-may draw from them. A draw is all or nothing: either every part can give what falls to it, or nothing is taken. Should
-items vanish from a part between that question and the draw (deleted, or pushed out by a lack of rows), the draw waits
-for new ones, because what the other parts have given already cannot be put back.
+Parts are written to, saved and closed on their own; the state here is only what decides the next draws. Nobody else may
+draw from the parts. A draw is all or nothing: it takes items only when every part can give its number. Should items
+vanish from a part between that question and the draw (deleted, or removed for want of rows), the draw waits for new
+ones, because items that other parts have given already cannot be put back.
 
-A key is `key in its part * parts + part`. Keys of a table stay below 2 * capacity * inserts, so this fits an int64 for
-2 ** 62 / (parts * capacity) inserts into each part: 5e10 for 8 parts of ten million items. `age` counts the inserts
-into an item's own part.
+A key here is `key in its part * parts + part`. Keys of a table stay below 2 * capacity * inserts, so keys here fit an
+int64 for 2 ** 62 / (parts * capacity) inserts into each part: 5e10 for 8 parts of ten million items. `age` counts the
+inserts into an item's own part.
 """
 
 import threading
@@ -28,15 +28,15 @@ from cavalcade.table import _core
 from cavalcade.table.planes import Recycler
 from cavalcade.table.table import Sample, Table
 
-SLICE = 0.02  # seconds; a wait hears of one part at once, of the others and of a stop at least this often
+SLICE = 0.02  # seconds: a wait is woken by one part at once, and looks at the other parts and for a stop this often
 
 
 class _Parts:
-    """What mixtures and shards have in common: waiting, keys, and one batch out of several."""
+    """What mixtures and shards have in common: waiting, keys, and joining the draws of several tables to one batch."""
 
     def __init__(self, parts: dict[str, Table]):
         self.names, self.tables = list(parts), list(parts.values())
-        self.mutex = threading.Lock()  # what comes next is decided and drawn by one thread at a time
+        self.mutex = threading.Lock()  # one thread at a time decides the next draw and draws
         self.recycler = Recycler()
         if not self.tables:
             raise UserError("At least one table is needed to draw from.")
@@ -47,11 +47,12 @@ class _Parts:
                 raise UserError(f"The items of {name} and {self.names[0]} differ: one batch cannot hold both.")
 
     def _plan(self, count: int) -> list[int] | None:
-        """How many items the next draw takes from each part; None if not known yet. Asking does not change it."""
+        """How many items the next draw takes from each part; None if that cannot be decided yet. The answer stays the
+        same until the draw."""
         raise NotImplementedError
 
     def _finish(self, counts: list[int], drawn: list[Sample], importance: float) -> Sample:
-        """One sample out of those of the parts that gave some."""
+        """One sample out of `drawn`, the samples of the parts with a count above 0."""
         raise NotImplementedError
 
     def __len__(self) -> int:
@@ -62,7 +63,8 @@ class _Parts:
             return self._missing(self._plan(count)) is None
 
     def sample(self, count: int, importance: float = 0.0, timeout: float | None = 0.0) -> Sample | None:
-        """Draw `count` items; None, and nothing drawn, if a part says wait. `timeout` None waits for ever."""
+        """Draw `count` items; None, and nothing is drawn, if a part cannot give its number within `timeout` seconds
+        (None: waits for ever)."""
         end = inf if timeout is None else time.monotonic() + timeout
         while True:
             with self.mutex:
@@ -77,11 +79,12 @@ class _Parts:
             left = end - time.monotonic()
             if left <= 0:
                 return None
-            assert missing is not None  # or it would have drawn
+            assert missing is not None  # else the draw would have been made
             missing.wait(min(left, SLICE))
 
     def _missing(self, counts: list[int] | None) -> Table | None:
-        """A part that cannot give its number now; just any while it is not known what the draw takes."""
+        """A part that cannot give its number now, or None if all can. Without `counts` it is the first part, only so
+        that there is one to wait for."""
         if counts is None:
             return self.tables[0]
         return next((table for table, n in zip(self.tables, counts) if n and not table.can_sample(n)), None)
@@ -91,21 +94,22 @@ class _Parts:
         for part, (table, count) in enumerate(zip(self.tables, counts)):
             if count:
                 sample = table.sample(count, importance, timeout=None)
-                assert sample is not None  # it would have waited
+                assert sample is not None  # because without a timeout it waits
                 drawn.append(sample._replace(keys=self._outer(sample.keys, part)))
         return self._finish(counts, drawn, importance)
 
     def _outer(self, keys: np.ndarray, part: int) -> np.ndarray:
+        """The keys [n] of a part as keys of the whole."""
         if int(keys.max()) >= 2**63 // len(self.tables):
             raise OverflowError("So many items were inserted that their keys no longer fit; use fewer parts.")
         return keys * len(self.tables) + part
 
     def _joined(self, samples: list[Sample], places: list[Any]) -> Sample:
-        """One sample; the items of samples[i] lie at places[i]."""
+        """One sample, in which the items of samples[i] lie at the indices places[i]."""
         return Sample(*(tree.placed(columns, places, self.recycler.empty) for columns in zip(*samples)))
 
     def update_priorities(self, keys: np.ndarray, priority: np.ndarray) -> int:
-        """New priorities; keys that have gone are ignored. Gives how many were still there."""
+        """Set priorities [M] of the items with these keys; returns how many were still there, others are ignored."""
         inner, part = np.divmod(np.asarray(keys, np.int64), len(self.tables))
         priority = np.asarray(priority, np.float32)
         if inner.shape != priority.shape:
@@ -120,7 +124,7 @@ class _Parts:
         return {"table_size": len(self), "table_capacity": sum(table.size for table in self.tables)}
 
     def stop(self) -> None:
-        """Stop every part: whoever waits, here or there, gets `Stopped`."""
+        """Stop every part: calls that wait, here or at a part, raise `Stopped`."""
         for table in self.tables:
             table.stop()
 
@@ -128,19 +132,20 @@ class _Parts:
 class Mixture(_Parts):
     """`Mixture({"queue": (queue, 0.5), "replay": (replay, 0.5)})`: each part gives its share of every draw.
 
-    Every draw has exactly the number of items asked for. Where a share of it is no whole number the rest is carried to
-    the next, so that what a part has given is never a whole item away from its share of all that was drawn.
+    Every draw has exactly the number of items asked for. Where a part's share of a draw is no whole number, the
+    fraction is carried over: the number of items that a part has given differs from its share of all drawn items by
+    less than 1.
 
-    Items come part after part, in the order of the parts: a learner that cuts a draw into minibatches has to shuffle
-    it first. A probability is that within the part times the part's share of this very draw. Weights are those of each
-    part by itself, so they correct how its sampler chooses but not the shares, which are meant; the largest is 1.
+    Items lie part after part, in the order of the parts, so a learner that cuts a draw into minibatches has to shuffle
+    it first. An item's probability is that within its part times the part's share of this draw. Weights are those of
+    each part by itself: they correct how its sampler chooses, but not the shares, which are intended. The largest is 1.
 
-    Without `start_alone` nothing is drawn until every part can give its share. If a replay part needs more items than
-    the queue beside it holds, and the same actors fill both, that is never: the queue is full, the actors wait, and the
-    replay does not grow. With it, parts that keep their items (no `max_times_sampled`) are left out while they hold
-    fewer than the minimum size of their limiter, and the others give the whole draw in proportion to their shares.
-    What was missed is not made up for. A part that waits for another reason, or a queue that is empty, still holds up
-    the draw.
+    Without `start_alone` nothing is drawn until every part can give its share. If a replay needs more items than the
+    queue beside it holds, and the same actors fill both, that never happens: the queue is full, the actors wait, and
+    the replay does not grow. With `start_alone`, parts that keep their items (no `max_times_sampled`) are left out
+    while they hold fewer items than the minimum size of their limiter, and the other parts give the whole draw in
+    proportion to their shares. A part that was left out gives no more later for that. A part that waits for another
+    reason, or an empty queue, still holds up the draw.
     """
 
     def __init__(
@@ -154,11 +159,11 @@ class Mixture(_Parts):
         if not all(share >= 0 for share in given) or not isclose(sum(given), 1.0, abs_tol=1e-6):
             shares = ", ".join(f"{share:g}" for share in given)
             raise UserError(f"The shares of a mixture are {shares}: none may be negative, and their sum has to be 1.")
-        exact = [Fraction(share) for share in given]  # in floats, what is due now and what is due later would blur
+        exact = [Fraction(share) for share in given]  # floats would round whether an item is due in this draw
         self.shares = [share / sum(exact) for share in exact]
         self.start_alone = start_alone
         self.giving: tuple[int, ...] = ()  # the parts that the next draw comes from
-        self.given: dict[tuple[int, ...], list[int]] = {}  # items of each part so far, for each set of parts that gave
+        self.given: dict[tuple[int, ...], list[int]] = {}  # by `giving`: how many items each part has given so far
 
     def _plan(self, count: int) -> list[int] | None:
         _at_least_one(count)
@@ -175,10 +180,11 @@ class Mixture(_Parts):
         return self.given.get(self.giving, [0] * len(self.tables))
 
     def _after(self, before: list[int], total: int) -> list[int]:
-        """What each part has given once `total` items are drawn: its share rounded up or down.
+        """How many items each part has given once `total` items are drawn: its share, rounded up or down.
 
-        First what is due, then the rest to those whose next item is due soonest. Soonest first never comes to a draw in
-        which more is due than is taken; the largest remainder first does, with five parts.
+        Every part first gives its share rounded down; the rest falls to the parts whose next item is due soonest. In
+        this order a draw never has fewer items than are due. With the largest remainder first that can happen, from
+        five parts on.
         """
         whole = sum(self.shares[i] for i in self.giving)
         ideal = [self.shares[i] / whole * total if i in self.giving else Fraction(0) for i in range(len(self.shares))]
@@ -197,7 +203,7 @@ class Mixture(_Parts):
         return self._joined(scaled, places)
 
     def state(self) -> dict:
-        """What was given so far; the parts are saved on their own."""
+        """How many items each part has given so far; the parts are saved on their own."""
         with self.mutex:
             return {"given": [[list(parts), list(items)] for parts, items in self.given.items()]}
 
@@ -207,20 +213,21 @@ class Mixture(_Parts):
 
 
 class Shards(_Parts):
-    """Tables drawn from as if they were one, with the probabilities and weights of that one.
+    """Tables of one process, drawn from as if they were one table, with the probabilities and weights of that table.
 
-    For each item of a draw a shard is chosen in proportion to the sum of its shares (the number of its items if it
-    draws uniformly), then the shard draws. So numbers are multinomial, and items lie in the order in which shards were
-    chosen: any part of a batch is as good a sample as the whole. Where all priorities are zero the draw is uniform, and
-    a shard without items is never chosen.
+    For each item of a draw a shard is chosen in proportion to the sum of its items' shares (the number of its items if
+    it draws uniformly), then the shard draws an item. So the numbers of items are multinomial. Items lie in the order
+    in which shards were chosen, so any slice of a batch is a fair sample. If all priorities are zero the draw is
+    uniform. A shard without items is never chosen.
 
-    A choice stands until it is served, however long its shard waits: to choose again whenever a shard says wait would
-    favour those that never do. The probability is that with which the item really was drawn, the shard's share when it
-    was chosen times the item's in the shard; over all items they sum to 1 at any moment. No choice is made while a
-    shard has items, but fewer than its limiter's minimum.
+    A choice stands until its shard can give the item, however long that takes: choosing again would favour shards that
+    never wait. An item's probability is that with which it was really drawn: the shard's share when it was chosen times
+    the item's share in the shard. Over all items they sum to 1 at any moment. No choice is made while a shard has
+    items, but fewer than the minimum size of its limiter.
 
-    As all of a draw may fall to one shard, its limiter's window has to be wider than a draw. With windows, each shard
-    also needs writers that wait for it alone: a writer stuck at one shard cannot bring the items another waits for.
+    As all items of a draw may fall to one shard, the window of its limiter has to be wider than a draw. If limiters
+    have windows, each shard also needs writers of its own: a writer that waits at one shard cannot bring the items that
+    another shard needs.
     """
 
     def __init__(self, tables: Sequence[Table], seed: int = 0):
@@ -236,8 +243,8 @@ class Shards(_Parts):
         if len(set(samplers)) > 1:
             raise UserError(f"The shards draw {', '.join(samplers)}: all have to draw alike.")
         self.rng = np.random.default_rng(seed)
-        self.chosen = np.zeros(0, np.int64)  # shards that are chosen and not yet served
-        self.share = np.zeros(0)  # with which each of them was chosen
+        self.chosen = np.zeros(0, np.int64)  # shards that were chosen and have not given their items yet
+        self.share = np.zeros(0)  # the probability with which each of them was chosen
 
     def _plan(self, count: int) -> list[int] | None:
         _at_least_one(count)
@@ -247,7 +254,7 @@ class Shards(_Parts):
             if any(0 < size < table.limiter.min_size for size, table in zip(sizes, self.tables)):
                 return None
             totals = np.array([_core.total(table.core) for table in self.tables])
-            if not totals.any():  # nothing but priorities of zero: a table then draws uniformly
+            if not totals.any():  # if all priorities are zero a table draws uniformly
                 totals = np.array(sizes, np.float64)
             if not totals.any():
                 return None
@@ -263,7 +270,7 @@ class Shards(_Parts):
         sample = self._joined(drawn, places)
         probability = sample.probability * self.share[:size]
         self.chosen, self.share = self.chosen[size:], self.share[size:]
-        weight = probability**-importance  # times N ** -importance, with N all items; the maximum cancels it
+        weight = probability**-importance  # without the factor N ** -importance: the maximum has it too
         return sample._replace(probability=probability, weight=(weight / weight.max()).astype(np.float32))
 
     def account(self) -> str:
@@ -288,7 +295,7 @@ def _at_least_one(count: int) -> None:
 
 
 def _contents(table: Table) -> tuple:
-    """What decides the shape of the table's samples."""
+    """Everything that decides the shapes of the table's samples, to be compared."""
     kept = table.signature
     leaves = tree.named({"own": kept.own, "obs": kept.rows.obs, "done": kept.rows.done})
     return kept.length, kept.rows.stack, [(path, leaf.shape, leaf.dtype) for path, leaf in leaves]

@@ -1,4 +1,4 @@
-/* Python's door to the core: checks shapes and holds on to the arrays. */
+/* The functions of the core for Python: they check arguments and keep the arrays alive. */
 
 #include "columns.h"
 
@@ -8,15 +8,16 @@
 #define MOST_ARRAYS 16
 
 
-/* An open table or store of rows, with the arrays it must keep alive. */
+/* An open table, or open rows, with the arrays that it keeps alive. */
 typedef struct {
     Py_buffer arrays[MOST_ARRAYS];
     int count;
-    PyObject *other; /* the rows of a table */
+    PyObject *other; /* of a table: the capsule of its rows */
     Rows rows;
     Table table;
 } Opened;
 
+/* The memory of an array of at least `least` entries of `item` bytes, which is kept alive; NULL with a ValueError. */
 static void *hold(Opened *o, PyObject *array, Py_ssize_t item, Py_ssize_t least) {
     Py_buffer *view = &o->arrays[o->count];
     if (!array) PyErr_SetString(PyExc_ValueError, "the core needs more arrays");
@@ -134,6 +135,7 @@ static PyObject *release(PyObject *self, PyObject *args) {
 
 /* --- items ------------------------------------------------------------------------------------------------------- */
 
+/* Whether a priority is negative, infinite or no number; sets a ValueError that names the first. */
 static int bad_priority(const float *priority, int64_t count) {
     for (int64_t i = 0; i < count; i++)
         if (!(priority[i] >= 0) || isinf(priority[i])) {

@@ -1,7 +1,7 @@
-"""Records in preallocated arrays: small leaves of a tree packed side by side, large ones in an array of their own.
+"""Records in preallocated arrays: small leaves of a tree lie packed side by side, large ones in an array of their own.
 
-A packed record is read with one cache miss where one array per leaf would cost one each (four times slower at 48
-bytes). Copies between records and columns are one call for all leaves.
+Reading a packed record costs one cache miss; with an array for each leaf it would cost one for each (four times slower
+at 48 bytes). A column holds one leaf of many records. One call copies all leaves between records and columns.
 """
 
 import math
@@ -16,12 +16,12 @@ from cavalcade.transport import Memory
 
 LARGE = 256  # bytes from which a leaf has an array of its own
 MOST_LEAVES = 256  # MOST_FIELDS in columns.c
-RECYCLED = 1 << 20  # bytes from which the memory of a drawn column is used again
+RECYCLED = 1 << 20  # bytes from which the memory of a column that was read is used again
 
 
 def _references_of_an_unused_block() -> int:
-    """How many references the loop in `Recycler.empty` finds to a block that nobody else looks at: versions of Python
-    count their own differently."""
+    """How many references the loop in `Recycler.empty` counts for a block that nobody else uses. It is measured here,
+    because versions of Python count the loop's own references differently."""
     blocks, found = [np.empty(1)], 0
     for block in blocks:
         found = sys.getrefcount(block)
@@ -32,13 +32,14 @@ _UNUSED = _references_of_an_unused_block()
 
 
 class Recycler:
-    """Arrays for a caller to keep. The memory of large ones is used again once nobody looks at it any more: touching
-    fresh pages for the first time costs as much as filling them."""
+    """Makes arrays that a caller may keep. The memory of large ones is used again when nobody refers to it any more,
+    because touching fresh pages for the first time costs as much as filling them."""
 
     def __init__(self) -> None:
         self.blocks: list[np.ndarray] = []
 
     def empty(self, shape: tuple[int, ...], dtype: np.dtype) -> np.ndarray:
+        """An array with any content."""
         size = math.prod(shape) * dtype.itemsize
         if size < RECYCLED:
             return np.empty(shape, dtype)
@@ -51,14 +52,14 @@ class Recycler:
 
 
 class Plane:
-    """[count] records of equal size; a column is [n, ...] values of one leaf, or of several."""
+    """`count` records of equal size, which begin with `header` bytes and then hold one value of each leaf."""
 
     def __init__(self, leaves: dict[str, np.ndarray], count: int, memory: Memory, header: int = 0):
         if len(leaves) > MOST_LEAVES:
             raise UserError(f"An item or a row can have {MOST_LEAVES} small leaves, not {len(leaves)}: stack some.")
         self.leaves, self.recycler, offset = leaves, Recycler(), header
         self.offsets: dict[str, int] = {}
-        for name in sorted(leaves, key=lambda name: (-leaves[name].dtype.itemsize, name)):  # aligned without gaps
+        for name in sorted(leaves, key=lambda name: (-leaves[name].dtype.itemsize, name)):  # so all are aligned
             self.offsets[name] = offset
             offset += leaves[name].nbytes
         unit = max([leaf.dtype.itemsize for leaf in leaves.values()] + ([8] if header else [1]))
@@ -67,14 +68,15 @@ class Plane:
         self.names, self.plans = tuple(leaves), {}  # type: tuple[str, ...], dict[tuple, tuple]
 
     def view(self, offset: int, shape: tuple[int, ...], dtype: Any) -> np.ndarray:
-        """[count, ...] of what lies at this offset of every record."""
+        """[count, *shape]: a view of the values at `offset` bytes of every record."""
         item = np.dtype(dtype)
         inner = np.empty(shape, item).strides
         count = len(self.records) // self.stride
         return np.ndarray((count, *shape), item, self.records, offset, (self.stride, *inner))
 
     def _plan(self, names: tuple[str, ...]) -> tuple:
-        """Where these leaves lie, as the core wants it, and their shapes; made once."""
+        """For these leaves: [n, 2] int64 of offset and size in bytes for the core, and names with shapes and types.
+        Made once for each set of names."""
         plan = self.plans.get(names)
         if plan is None:
             here = [name for name in self.leaves if name in names]
@@ -83,13 +85,13 @@ class Plane:
         return plan
 
     def write(self, index: np.ndarray, columns: dict[str, Any]) -> None:
-        """Record index[i] takes row i of each column; `index` is int32."""
+        """Write entry i of each column into record index[i]; `index`: [n] int32."""
         layout, shapes = self._plan(tuple(columns))
         arrays = [_rows(columns[n], d, s) if s else np.asarray(columns[n], d) for n, s, d in shapes]
         _core.scatter(self.records, self.stride, index, 0, 1, layout, arrays)
 
     def put(self, index: np.ndarray, columns: dict[str, np.ndarray]) -> None:
-        """Like `write`, for columns of all leaves that were verified."""
+        """As `write`, for columns of all leaves that `Planes.verified` has checked."""
         if self.leaves:
             layout, shapes = self._plan(self.names)
             _core.scatter(self.records, self.stride, index, 0, 1, layout, [columns[name] for name, _, _ in shapes])
@@ -104,15 +106,15 @@ class Plane:
 
 
 def _rows(column: Any, dtype: np.dtype, shape: tuple[int, ...]) -> np.ndarray:
-    """The column in a form that the core can read: each row contiguous. A slice of a larger array may be that as it
-    is, like the newest frames of stacks; a column of scalars always is."""
+    """The column with every entry contiguous, as the core needs it. A slice of a larger array, such as the newest frame
+    of every stack, may be so already and is then not copied."""
     if len(shape) > 1 and column.dtype == dtype and len(column) and column[0].flags.c_contiguous:
         return column
     return np.ascontiguousarray(column, dtype)
 
 
 class CompressedPlane:
-    """Records of one large leaf, each compressed by itself (LZ4): frames of most games shrink 14 to 38 times."""
+    """Records of one large leaf, each compressed by itself (LZ4). Frames of most games shrink 14 to 38 times."""
 
     def __init__(self, leaves: dict[str, np.ndarray], count: int, memory: Memory):
         try:
@@ -141,7 +143,8 @@ class CompressedPlane:
 
 
 class Planes:
-    """Named leaves as planes: one for all small leaves, behind a header if one is asked for; one for each large one."""
+    """Records of named leaves: one plane for all small leaves, with the header if there is one, and one plane for each
+    large leaf."""
 
     def __init__(
         self, leaves: dict[str, np.ndarray], count: int, memory: Memory, compressed: bool = False, header: int = 0
@@ -150,13 +153,13 @@ class Planes:
         self.count, self.names = count, tuple(leaves)
         self.planes: list[Plane | CompressedPlane] = [Plane(small, count, memory, header)] if small or header else []
         self.shapes = {name: (leaf.shape, leaf.dtype) for name, leaf in leaves.items()}
-        for name, leaf in leaves.items():  # in one order: another process attaches to the same memory
+        for name, leaf in leaves.items():  # always in this order: other processes attach to the same memory
             if name not in small:
                 kind: Any = CompressedPlane if compressed and leaf.dtype == np.uint8 else Plane
                 self.planes.append(kind({name: leaf}, count, memory))
 
     def verified(self, columns: dict[str, Any], count: int) -> dict[str, np.ndarray]:
-        """The columns as arrays of the right types; ValueError unless there is one [count, ...] for each leaf."""
+        """The columns as arrays of the leaves' types; ValueError unless there is one [count, ...] for each leaf."""
         if columns.keys() != self.shapes.keys():
             raise ValueError(f"items have the leaves {sorted(self.shapes)}, but {sorted(columns)} were given")
         arrays = {}
@@ -170,16 +173,16 @@ class Planes:
         return arrays
 
     def put(self, index: np.ndarray, verified: dict[str, np.ndarray]) -> None:
-        """Record index[i] takes row i of each verified column."""
+        """Write entry i of each verified column into record index[i]."""
         for plane in self.planes:
             plane.put(index, verified)
 
     def __str__(self) -> str:
-        """What is kept, exactly: two with the same text can exchange their states."""
+        """Number, names, types and shapes: a saved state fits every object with the same text."""
         return f"{self.count} x {{{', '.join(f'{n}: {d}{list(s)}' for n, (s, d) in self.shapes.items())}}}"
 
     def write(self, index: np.ndarray, columns: dict[str, Any]) -> None:
-        """Record index[i] takes row i of each column; leaves that are not given stay as they are."""
+        """Write entry i of each column into record index[i]; leaves without a column stay as they are."""
         if len(self.planes) == 1:
             self.planes[0].write(index, columns)
             return
@@ -189,7 +192,7 @@ class Planes:
                 plane.write(index, here)
 
     def read(self, index: np.ndarray, start: int = 0, step: int = 1, names: tuple[str, ...] | None = None) -> dict:
-        """{name: [n, ...]} of the records index[start::step]; an index of any shape is read flat."""
+        """Columns {name: [n, ...]} of the records index[start::step]; an index of any shape is flattened first."""
         index, wanted = index.reshape(-1), names or self.names
         count = len(range(start, len(index), step))
         if len(self.planes) == 1:
@@ -201,7 +204,7 @@ class Planes:
         return found
 
     def state(self, high: int, copied: bool = True) -> dict:
-        """The first `high` records, as bytes."""
+        """The bytes of the first `high` records, copied or as views."""
         kept = {}
         for number, plane in enumerate(self.planes):
             if isinstance(plane, CompressedPlane):

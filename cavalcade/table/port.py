@@ -1,8 +1,10 @@
-"""Writers in other processes: rows go straight into the table's shared memory, and one message per batch follows.
+"""Writers in other processes write rows straight into the table's shared memory, and then post the items.
 
-Three rings lie between a writer and the process that owns the table, each with one producer and one consumer, so
-nothing is locked and a writer that is killed leaves nothing half done: *grants* of free rows one way; *posts* of items
-(the numbers of their rows, their own leaves, a priority) and *releases* of rows the other way.
+Three ring buffers lie between a writer and the owner, which is the process with the table. The owner *grants* free
+rows; the writer *posts* items (the slots of their rows, their own leaves, a priority) and *releases* rows that it needs
+no more. Each ring has one producer and one consumer, so nothing is locked, and a writer that is killed leaves nothing
+half done. Where items have to be asked for before they are made (`reserving`), words of the ring of posts carry that:
+all of them count items since the writer began.
 """
 
 from collections.abc import Callable
@@ -32,11 +34,11 @@ from cavalcade.table.table import POSTED, Table
 from cavalcade.transport import Attached, Memory, _words, nobody
 from cavalcade.tree import Tree
 
-WRITTEN, READ, STOPPED, WANTED, ALLOWED, RETURNED = 0, 8, 16, 24, 32, 40  # words of a ring, a cache line apart
+WRITTEN, READ, STOPPED, WANTED, ALLOWED, RETURNED = 0, 8, 16, 24, 32, 40  # indices of words, a cache line apart
 
 
 class Ring:
-    """Records that one process puts in and another takes out, in order."""
+    """A ring buffer of `size` records, which one process puts in and another takes out in the same order."""
 
     def __init__(self, leaves: dict[str, np.ndarray], size: int, memory: Memory):
         self.size, self.words = size, memory.array((48,), np.int64)
@@ -45,25 +47,27 @@ class Ring:
 
     @property
     def waiting(self) -> int:
+        """Records that were put in and not dropped yet."""
         return _words.load(self.words, WRITTEN) - _words.load(self.words, READ)
 
     def has_room(self, count: int) -> bool:
         return _words.load(self.words, WRITTEN) + count - _words.load(self.words, READ) <= self.size
 
     def _places(self, start: int, count: int) -> np.ndarray:
+        """[count] int32: where the records number `start` and following lie."""
         start %= self.size
         if start + count <= self.size:
             return self.numbers[start : start + count]
         return np.concatenate([self.numbers[start:], self.numbers[: start + count - self.size]])
 
     def put(self, count: int, columns: dict[str, Any]) -> None:
-        """There must be room."""
+        """Put in `count` records, given as columns [count, ...]. There must be room."""
         written = _words.load(self.words, WRITTEN)
         self.records.write(self._places(written, count), columns)
         _words.store(self.words, WRITTEN, written + count)
 
     def look(self, count: int) -> dict[str, np.ndarray]:
-        """The next `count` records, which stay until they are dropped."""
+        """Columns of the next `count` records, which stay in the ring until `drop`."""
         return self.records.read(self._places(_words.load(self.words, READ), count))
 
     def drop(self, count: int) -> None:
@@ -75,20 +79,20 @@ class Address:
     """What another process needs to write into a table; plain data."""
 
     signature: Signature
-    names: list[str]  # of the segments with the rows
-    rows: int
-    ring_names: list[str]
-    grants: int
-    posts: int
-    reserving: bool  # items are to be asked for before they are made
-    most: int  # items for which there can ever be room at once
+    names: list[str]  # of the shared segments with the rows
+    rows: int  # number of rows in them
+    ring_names: list[str]  # of the shared segments with the rings
+    grants: int  # records of the rings of grants and of releases
+    posts: int  # records of the ring of posts
+    reserving: bool  # room has to be asked for before items are made
+    most: int  # items of one insert, at most; there is never room for more at once
 
     def connect(self) -> "Writer":
         return Writer(self)
 
 
 class Rings:
-    """The three rings of one writer, in the order in which both sides allocate them."""
+    """The three rings of one writer, which both processes allocate in the same order."""
 
     def __init__(self, signature: Signature, grants: int, posts: int, memory: Memory):
         slot = {"slot": np.zeros((), np.int32)}
@@ -100,8 +104,8 @@ class Rings:
 
 
 class Port:
-    """The owner's side of one writer. `grants`: rows the writer can have under way; `posts`: items on their way, unless
-    it is given at least as many as there can be: each begins at another row, and those of a queue have room in it."""
+    """The owner's side of one writer. `grants`: rows that the writer may hold. `posts`: items that can be on their way;
+    0 is at least as many as there can be, which is one for each granted row and, of a queue, no more than it takes."""
 
     def __init__(self, table: Table, writer: int, grants: int, posts: int = 0):
         if table.rows.memory.kind != "shared":
@@ -114,15 +118,16 @@ class Port:
         self.rings = Rings(table.signature, grants, posts, self.memory)
         names, rings, most = table.rows.memory.names, self.memory.names, int(min(posts, room))
         self.address = Address(table.signature, names, table.rows.count, rings, grants, posts, reserving, most)
-        table.rows.reclaim(writer)  # what an earlier writer of this number held, when the table was saved
+        table.rows.reclaim(writer)  # in a restored table an earlier writer of this number may still hold rows
         self.ring: Callable[[], None] = nobody  # wakes the writer
-        self.granted = 0  # rows that the writer has or may take
-        self.allowed = self.returned = 0  # items it was ever promised room for, and for how many it gave it back
+        self.granted = 0  # rows that the writer has, or finds in the ring of grants
+        self.allowed = self.returned = 0  # items that the writer was ever promised room for, and how many it gave back
         self._grant()
 
     def step(self) -> bool:
-        """Insert what was posted as far as the limiter lets it, free what was released, grant as many rows anew."""
-        released = self.rings.releases.waiting  # asked before the posts: what uses these rows was posted before
+        """Insert the posted items that the limiter lets in, free released rows when all posts are in, promise room and
+        grant rows. Returns whether anything was inserted or granted."""
+        released = self.rings.releases.waiting  # read before the posts: all items with these rows were posted earlier
         waiting = self.rings.posts.waiting
         inserted = self._insert(waiting)
         if released and inserted == waiting:
@@ -135,7 +140,8 @@ class Port:
         return self._grant() or inserted > 0
 
     def _promise(self) -> None:
-        """Room in a queue is promised before an unroll is begun, to one writer at a time: lock step stays exact."""
+        """Promise the room that the writer asked for, if there is room beside what was promised to all writers. Room in
+        a queue is promised before an unroll begins, so that lock step stays exact with many writers."""
         words = self.rings.posts.words
         returned = _words.load(words, RETURNED)
         self.table.promised -= returned - self.returned
@@ -148,6 +154,7 @@ class Port:
             self.ring()
 
     def _insert(self, waiting: int) -> int:
+        """Insert those of `waiting` posts that the limiter lets in; returns how many."""
         count = let_in(self.table, waiting)
         if not count:
             return 0
@@ -156,12 +163,13 @@ class Port:
         if self.address.reserving:
             self.table.promised -= count
         else:
-            self.ring()  # it may wait for room
+            self.ring()  # the writer may wait for room in the ring
         return count
 
     def _grant(self) -> bool:
+        """Grant rows up to the number that the writer may hold; returns whether it did."""
         missing = self.rings.grants.size - self.granted
-        if missing < max(1, self.rings.grants.size // 4):  # a few at a time would be a message for each
+        if missing < max(1, self.rings.grants.size // 4):  # granting a few at a time would wake the writer too often
             return False
         slots = self.table.take_rows(missing, self.writer)
         self.rings.grants.put(missing, {"slot": slots})
@@ -170,8 +178,8 @@ class Port:
         return True
 
     def reclaim(self) -> None:
-        """The writer has died: what it posted is inserted as far as the limiter lets it, what it had under way is free
-        again, and a new writer may begin at the same address."""
+        """The writer has died: insert the items it posted as far as the limiter lets them in, free its rows and the
+        room it was promised, and let a new writer begin at the same address."""
         while self.rings.posts.waiting and self._insert(self.rings.posts.waiting):
             pass
         left = self.rings.posts.waiting
@@ -192,13 +200,13 @@ class Port:
         self._grant()
 
     def close(self) -> None:
-        """Writers that wait get `Stopped`."""
+        """A writer that waits gets `Stopped`."""
         _words.store(self.rings.grants.words, STOPPED, 1)
         self.memory.close()
 
 
 class Writer:
-    """The other process's side: what a stream and an actor use in the place of the table itself."""
+    """The writer's side, which streams and actors in another process use in the place of the table itself."""
 
     def __init__(self, address: Address):
         self.signature, self.reserving, self.most = address.signature, address.reserving, address.most
@@ -206,18 +214,19 @@ class Writer:
         self.rows.release = self.release  # type: ignore[attr-defined]
         self.rings = Rings(address.signature, address.grants, address.posts, Attached(address.ring_names))
         self.mine = np.zeros(0, np.int32)  # granted rows that are not used yet
-        self.done_with: list[np.ndarray] = []
-        self.waiting = 0
+        self.done_with: list[np.ndarray] = []  # released rows that the owner was not told of yet
+        self.waiting = 0  # how many these are
         self.ring: Callable[[], None] = nobody  # wakes the owner
         self.posting = Posting(address.signature)
         self.returned = _words.load(self.rings.posts.words, RETURNED)
 
     def ready(self, environments: int) -> bool:
-        """Whether there are rows for a step of so many environments, even if all of their episodes end in it."""
+        """Whether there are rows for a step of `environments` environments, even if all their episodes end in it."""
         return self._has_rows(environments * (1 + self.signature.rows.stack))
 
     def _has_rows(self, count: int) -> bool:
-        """If there are not, the owner is told at once of those that are needed no more: others come for them."""
+        """Whether `count` rows were granted. If not, tell the owner at once of released rows: it grants others for
+        them."""
         enough = len(self.mine) + self.rings.grants.waiting >= count
         if not enough and self.waiting:
             self._tell_released()
@@ -225,7 +234,7 @@ class Writer:
         return enough
 
     def can_insert(self, count: int) -> bool:
-        """Whether so many items can be posted now; of a queue, asks for room if there is none."""
+        """Whether `count` items can be posted now. Asks the owner for room in a queue if there is none promised."""
         fits = self.rings.posts.has_room(count)
         if not self.reserving or not fits:
             return fits
@@ -239,8 +248,8 @@ class Writer:
         return False
 
     def keep(self, count: int) -> None:
-        """Give back what room was promised for more than `count` items. Both sides only ever count up, so nothing that
-        is given back can be taken for still promised."""
+        """Give promised room back, all but that for `count` items. What was promised and what was given back are two
+        counts that only grow, so the owner cannot take room that was given back for promised room."""
         words = self.rings.posts.words
         surplus = _words.load(words, ALLOWED) - self.returned - _words.load(words, WRITTEN) - count
         if self.reserving and surplus > 0:
@@ -249,7 +258,7 @@ class Writer:
             self.ring()
 
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
-        """Granted rows; waits until the owner has granted enough."""
+        """[count] slots of granted rows; waits until the owner has granted enough."""
         if len(self.mine) < count:
             self._wait(lambda: self._has_rows(count), None)
             more = self.rings.grants.waiting
@@ -259,14 +268,16 @@ class Writer:
         return slots
 
     def release(self, slots: np.ndarray) -> None:
-        """Told to the owner with later items, many at once, or when rows run out."""
+        """The writer needs these rows no more. The owner is told with later items, of many at once, or when rows run
+        out."""
         self.done_with.append(slots)
         self.waiting += len(slots)
 
     def insert(
         self, items: Items | Tree, version: int = 0, priority: np.ndarray | None = None, timeout: float | None = 0.0
     ) -> bool:
-        """Post items; False, and nothing posted, if so many are on their way that there is no room."""
+        """Post items [M, ...]; returns False and posts nothing if there is no room within `timeout` seconds (None:
+        waits for ever)."""
         items = self.signature.as_items(items)
         count = len(items.rows)
         if timeout is None:

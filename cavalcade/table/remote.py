@@ -1,11 +1,12 @@
-"""Writers on other machines: what `port.py` does through shared memory goes in messages here, each observation once.
+"""Writers on other machines: messages carry what `port.py` does through shared memory, each observation once.
 
-A writer keeps its rows in memory of its own and numbers them itself; the table's side knows which of its rows stands
-for which number. One message is on its way at a time, and what gathers meanwhile goes with the next. It carries the
-rows that its items are the first to refer to, what was done on them, the items, the rows that the writer needs no more,
-and for how many items ever it would like room. The answer, given when all items are in the table and the room can be
-promised, is for how many there is. Where several seats write through one writer (`guests.py`), items for which room was
-promised before may come any time: then it is not waited for long, because the learner may wait for just these items.
+A writer keeps its rows in memory of its own and numbers them itself; the table's side maps these numbers to its own
+rows. One message is on its way at a time, and what gathers meanwhile goes with the next one. A message carries the rows
+that its items are the first to refer to, what was done on them, the items, the rows that the writer needs no more, and
+for how many items since its beginning the writer wants room. The answer is for how many there is room. It is given when
+all items of the message are in the table and the room can be promised. Where several seats write through one writer
+(`guests.py`), it is given after `LINGER` seconds even without the room: the writer may hold items for which room was
+promised before, and the learner may wait for just these.
 """
 
 import time
@@ -25,21 +26,21 @@ from cavalcade.table.table import Table
 from cavalcade.transport import Memory
 from cavalcade.tree import Tree
 
-POSTS = 1024  # items on their way to a table that does not promise room
-LINGER = 0.002  # seconds that an answer waits for room while the writer may come with items
+POSTS = 1024  # items that can be on their way to a table that does not promise room
+LINGER = 0.002  # seconds that an answer waits for room while the writer has promised room that it has not used
 
 
 class Message(NamedTuple):
-    """All rows by the writer's numbers."""
+    """From a writer to its table. All rows are given by the writer's numbers."""
 
-    new: np.ndarray  # [n] rows that the table does not know
-    seen: dict[str, np.ndarray]  # [n, ...] their first part
-    links: np.ndarray  # [m, 2] rows of stacks, and the rows of the frames before
-    acted: np.ndarray  # [k] rows whose second part follows; it is written later than the first
-    done: dict[str, np.ndarray]  # [k, ...]
-    items: dict[str, np.ndarray]  # [M, ...] as a ring would hold them
+    new: np.ndarray  # [n] rows that the table does not know yet
+    seen: dict[str, np.ndarray]  # [n, ...] what was seen in them
+    links: np.ndarray  # [m, 2] rows of stacked frames, and the row of the frame before each
+    acted: np.ndarray  # [k] rows that were acted on since the table got to know them, or are new
+    done: dict[str, np.ndarray]  # [k, ...] what was done on them
+    items: dict[str, np.ndarray]  # [M, ...] posts
     released: np.ndarray  # [r] rows that no later item refers to
-    wanted: int
+    wanted: int  # items since the beginning for which room is wanted
 
 
 @dataclass(frozen=True)
@@ -48,8 +49,8 @@ class RemoteAddress:
 
     signature: Signature
     rows: int  # that the writer may hold
-    reserving: bool  # items are to be asked for before they are made
-    most: float  # items for which there can ever be room at once
+    reserving: bool  # room has to be asked for before items are made
+    most: float  # items of one insert, at most; there is never room for more at once
 
     def connect(self, ask: Callable[[Message], Any]) -> "RemoteWriter":
         return RemoteWriter(self, ask)
@@ -61,19 +62,21 @@ class RemotePort:
     def __init__(self, table: Table, writer: int):
         self.table, self.writer = table, writer
         self.reserving = table.reserving
-        most = table.limiter.most_at_once if self.reserving else inf  # else they come in one after the other
+        most = table.limiter.most_at_once if self.reserving else inf  # without promises, `_work` inserts by and by
         self.address = RemoteAddress(table.signature, table.writer_rows, self.reserving, most)
-        table.rows.reclaim(writer)  # what an earlier writer of this number held, when the table was saved
+        table.rows.reclaim(writer)  # in a restored table an earlier writer of this number may still hold rows
         self._begin()
 
     def _begin(self) -> None:
-        self.row_of = np.zeros(self.address.rows + 1, np.int32)  # number there -> row here
-        self.inserted = 0  # items of this writer
-        self.allowed = 0  # and those it was promised room for
-        self.work: Iterator[None] | None = None
+        """As for a writer that has sent nothing yet."""
+        self.row_of = np.zeros(self.address.rows + 1, np.int32)  # the table's slot for each of the writer's
+        self.inserted = 0  # items of this writer so far
+        self.allowed = 0  # items that it was promised room for so far
+        self.work: Iterator[None] | None = None  # on the message without an answer
 
     def answer(self, message: Message) -> int | None:
-        """How many items the writer may ever send; None as long as it is to wait for more: ask again."""
+        """How many items the writer may send since its beginning; None if there is no answer yet: the runtime then
+        calls again with the same message."""
         if self.work is None:
             self.work = self._work(message)
         for _ in self.work:
@@ -82,6 +85,7 @@ class RemotePort:
         return self.allowed
 
     def _work(self, message: Message) -> Iterator[None]:
+        """Everything that a message asks for; yields while the limiter or the lack of room says wait."""
         self._write(message)
         start, count = 0, len(message.items[ROWS]) if message.items else 0
         while start < count:
@@ -99,6 +103,7 @@ class RemotePort:
             yield
 
     def _write(self, message: Message) -> None:
+        """Write the rows of a message into the table."""
         rows = self.table.rows
         if len(message.new):
             slots = self.row_of[message.new] = self.table.take_rows(len(message.new), self.writer)
@@ -110,7 +115,7 @@ class RemotePort:
             rows.done.write(self.row_of[message.acted], message.done)
 
     def _insert(self, items: dict[str, np.ndarray], start: int, count: int) -> int:
-        """As many as the limiter lets in."""
+        """Insert those of `count` items from `start` on that the limiter lets in; returns how many."""
         count = let_in(self.table, count)
         if not count:
             return 0
@@ -121,7 +126,8 @@ class RemotePort:
         return count
 
     def _promise(self, missing: int) -> bool:
-        """Room in a queue is promised before an unroll is begun, to one writer at a time: lock step stays exact."""
+        """Promise room for `missing` more items, if there is room beside what was promised to all writers. Room in a
+        queue is promised before an unroll begins, so that lock step stays exact with many writers."""
         if not self.table.can_insert(self.table.promised + missing):
             return False
         self.table.promised += missing
@@ -129,7 +135,8 @@ class RemotePort:
         return True
 
     def reclaim(self) -> None:
-        """The writer has died: what it had under way is free again, and a new one may begin at the same address."""
+        """The writer has died: free its rows and the room it was promised; a new writer may begin at the same
+        address."""
         with self.table.lock:
             self.table.rows.reclaim(self.writer)
         if self.reserving:
@@ -137,11 +144,11 @@ class RemotePort:
         self._begin()
 
     def close(self) -> None:
-        """Nothing lies elsewhere."""
+        """There is no shared memory to remove."""
 
 
 class RemoteWriter:
-    """The other machine's side: what a stream and an actor use in the place of the table itself."""
+    """The writer's side, which streams and actors on another machine use in the place of the table itself."""
 
     def __init__(self, address: RemoteAddress, ask: Callable[[Message], Any]):
         self.signature, self.reserving, self.most = address.signature, address.reserving, address.most
@@ -149,16 +156,17 @@ class RemoteWriter:
         self.rows = RowData(address.signature.rows, address.rows + 1, Memory())
         self.rows.release = self.release  # type: ignore[attr-defined]
         self.free = np.arange(1, address.rows + 1, dtype=np.int32)
-        self.known, self.linked, self.acted = np.zeros((3, address.rows + 1), np.bool_)  # to the table, of each row
-        self.done_with: list[np.ndarray] = []  # free again when the table was told
-        self.outbox: list[dict[str, np.ndarray]] = []
-        self.on_way: Any = None  # a message without an answer
-        self.items_on_way = 0  # with those in the outbox
-        self.written = self.allowed = self.wanted = 0  # items ever
-        self.reserved = 0  # items for which room is asked for before they are made
+        # [rows] each: whether the table knows the row, its link to the frame before, and what was done on it
+        self.known, self.linked, self.acted = np.zeros((3, address.rows + 1), np.bool_)
+        self.done_with: list[np.ndarray] = []  # released rows; they are free when the next message is made
+        self.outbox: list[dict[str, np.ndarray]] = []  # posts for the next message
+        self.on_way: Any = None  # the future of a message without an answer
+        self.items_on_way = 0  # items of that message and of the outbox
+        self.written = self.allowed = self.wanted = 0  # items since the beginning
+        self.reserved = 0  # items of the last question `can_insert`
 
     def ready(self, environments: int) -> bool:
-        """Whether there are rows for a step of so many environments, even if all of their episodes end in it."""
+        """Whether there are rows for a step of `environments` environments, even if all their episodes end in it."""
         return self._has_rows(environments * (1 + self.signature.rows.stack))
 
     def _has_rows(self, count: int) -> bool:
@@ -166,11 +174,12 @@ class RemoteWriter:
         return len(self.free) >= count
 
     def can_insert(self, count: int) -> bool:
-        """Whether so many items can be sent now; of a queue, asks for room if there is none."""
+        """Whether `count` items can be sent now. Asks the table for room in a queue if there is none promised."""
         self.reserved = count
         return self._room(count)
 
     def _room(self, count: int) -> bool:
+        """Whether `count` items can be sent now; asks for room if it is not promised."""
         self._exchange()
         if not self.reserving:
             return not self.items_on_way or self.items_on_way + count <= POSTS
@@ -181,7 +190,7 @@ class RemoteWriter:
         return self.allowed >= needed
 
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
-        """Rows to fill; waits for those that the table has to be told of first."""
+        """[count] slots of rows to fill; waits for released rows that the table has to be told of first."""
         if len(self.free) < count:
             wait_until(lambda: self._has_rows(count) or self.on_way is None, None)
         if len(self.free) < count:
@@ -191,30 +200,31 @@ class RemoteWriter:
         return slots
 
     def release(self, slots: np.ndarray) -> None:
-        """Told to the table with later items."""
+        """The writer needs these rows no more; the table is told with the next message."""
         self.done_with.append(slots)
 
     def insert(
         self, items: Items | Tree, version: int = 0, priority: np.ndarray | None = None, timeout: float | None = 0.0
     ) -> bool:
-        """Send items; False, and nothing sent, if so many are on their way that there is no room."""
+        """Send items [M, ...]; returns False and sends nothing if there is no room within `timeout` seconds (None:
+        waits for ever)."""
         items = self.signature.as_items(items)
         count = len(items.rows)
         if timeout is None:
             require_room(count, self.most)
         if not wait_until(lambda: self._room(count), timeout):
             return False
-        self.outbox.append(Posting(self.signature)(items, priority, version))  # its own: these are read later
+        self.outbox.append(Posting(self.signature)(items, priority, version))  # a new one each: posts are read later
         self.written += count
         self.items_on_way += count
-        if self.reserving and self.reserved:  # it will be asked for next: one message less
+        if self.reserving and self.reserved:  # ask for the room of the next items now, which saves a message
             self.wanted = max(self.wanted, self.written + self.reserved)
         self._exchange()
         return True
 
     def _exchange(self, hurry: bool = False) -> None:
-        """Take the answer if it has come; if nothing is on its way, send what has gathered. `hurry`: rows run out, and
-        those that are needed no more are worth a message."""
+        """Take the answer if it has come; if no message is on its way, send what has gathered. `hurry`: rows run out,
+        so that released rows are worth a message of their own."""
         if self.on_way is not None:
             if not self.on_way.ready():
                 return
@@ -224,7 +234,7 @@ class RemoteWriter:
             self.on_way = self.ask(self._message())
 
     def _message(self) -> Message:
-        """All that has gathered. Rows are read here, so those that are done with can be used again at once."""
+        """All that has gathered. The message copies its rows, so released rows can be used again at once."""
         outbox, self.outbox = self.outbox, []
         items = {name: np.concatenate([post[name] for post in outbox]) for name in outbox[0]} if outbox else {}
         rows = items[ROWS] if items else np.zeros((0, self.signature.length), np.int32)
@@ -244,8 +254,9 @@ class RemoteWriter:
         return Message(new, seen, pairs, acted, done, items, released, self.wanted)
 
     def _reached(self, rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """These rows with the older frames of their stacks, and those of which the table has to learn the frame before.
-        It learns a link before an item is counted along it, and never another."""
+        """[n] these rows with the older frames of their stacks, and [m] those whose link to the frame before the table
+        does not know. The table needs a link before it counts an item's references along it, and never more links than
+        items use."""
         reached, links = [rows], [np.zeros(0, np.int32)]
         for _ in range(self.signature.rows.stack - 1):
             links.append(rows)
@@ -256,13 +267,13 @@ class RemoteWriter:
 
 
 def _unlike_zero(rows: np.ndarray) -> np.ndarray:
-    """Each row once; row 0 is blank on both sides."""
+    """Each row once, sorted, without row 0, which is blank on both sides."""
     found = np.unique(rows)
     return found[1:] if len(found) and not found[0] else found
 
 
 def _without_last(rows: np.ndarray) -> np.ndarray:
-    """[M, length] rows with the last of each item blank: it is there for its observation only."""
+    """A copy of rows [M, length] with 0 for the last row of each item, which gives its observation only."""
     acted = rows.copy()
     acted[np.arange(len(rows)), np.count_nonzero(rows, axis=1) - 1] = 0
     return acted

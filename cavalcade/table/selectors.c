@@ -1,14 +1,15 @@
-/* Six ways to choose an item. Each takes logarithmic time or less to add, drop, change and choose. */
+/* Six ways to choose an item. Adding, dropping, changing and choosing take logarithmic time or less. */
 
 #include "core.h"
 
 #include <math.h>
 
-#define SMALLEST 1e-8 /* of a priority under a negative exponent: zero is then removed first, but not at any price */
-#define LARGEST 1e30f /* of a leaf, so that no sum overflows */
+#define SMALLEST 1e-8 /* a lower priority counts as this under a negative exponent, where 0 would be infinite */
+#define LARGEST 1e30f /* a larger leaf counts as this, so that no sum overflows */
 
-/* --- prioritised: a tree of sums, parents always summed anew so that nothing drifts ------------------------- */
+/* --- prioritised: a tree of sums; a changed parent is summed anew, so that rounding errors never add up ----------- */
 
+/* Computes the number of leaves, and where each level of sums lies in `inner`. */
 void selector_layout(Selector *s, int64_t places) {
     int64_t size = (places + FAN - 1) / FAN * FAN, offset = 0;
     s->levels = 0;
@@ -21,8 +22,9 @@ void selector_layout(Selector *s, int64_t places) {
     }
 }
 
+/* The share of an item with this priority. */
 static float leaf_of(const Selector *s, float priority) {
-    if (priority == 0 && s->exponent >= 0) return 0; /* under an exponent of 0 too, where powf gives 1 */
+    if (priority == 0 && s->exponent >= 0) return 0; /* because powf(0, 0) is 1 */
     double base = s->exponent < 0 && priority < SMALLEST ? SMALLEST : priority;
     float value = s->exponent == 1.0 ? (float)base : powf((float)base, (float)s->exponent);
     return value < LARGEST ? value : LARGEST;
@@ -37,8 +39,8 @@ static float leaf_of(const Selector *s, float priority) {
 SUM(sum_leaves, float)
 SUM(sum_inner, double)
 
-/* Sum the parents of changed leaves, level by level; neighbours share their parents, and where a level has no more
-   nodes than there were changes all of it is summed. */
+/* Sums the parents of changed leaves anew, level by level. A parent of neighbours is summed once; a level that has no
+   more nodes than there are changes below it is summed as a whole. */
 void selector_settle(Selector *s) {
     int64_t count = s->pending;
     s->pending = 0;
@@ -68,9 +70,10 @@ double selector_total(const Selector *s) {
     return s->levels ? sum_inner(s->inner + s->offset[s->levels - 1]) : sum_leaves(s->leaf);
 }
 
-/* The child in whose share `u` falls; `u` becomes what is left of it there. First one of four groups of four, then
-   one of its members, by counting instead of branching, because the answer is random. A rounding error can point past
-   the last child that has a share: step back to it. */
+/* Returns the child of a node in whose interval of the running sum `u` falls; `u` becomes its distance from the
+   interval's beginning. Finds first one of four groups of four children, then one child of the group, by counting
+   instead of branching, because branches on random numbers are mispredicted. A rounding error can lead to a child with
+   a share of 0: then the last child before it with a share is taken. */
 #define DESCEND(type)                                                                                           \
     static inline int descend_##type(const type *node, double *u) {                                             \
         double a = (double)node[0] + node[1] + ((double)node[2] + node[3]);                                     \
@@ -93,13 +96,13 @@ double selector_total(const Selector *s) {
 DESCEND(double)
 DESCEND(float)
 
-/* --- uniform, and what prioritised falls back to when all shares are zero --------------------------------------- */
+/* --- uniform; also prioritised, when all shares are zero ---------------------------------------------------------- */
 
 static int64_t random_below(Table *t, int64_t bound) { return (int64_t)(random_unit(t) * (double)bound); }
 
 static int64_t uniform_place(Table *t) {
     int64_t live = t->counters[LIVE], high = t->counters[HIGH];
-    if (live * 64 >= high) { /* throw again where there is no item */
+    if (live * 64 >= high) { /* choose any place, again and again until it has an item */
         for (;;) {
             int64_t place = random_below(t, high);
             if (ITEM(t, place)->key >= 0) return place;
@@ -110,7 +113,7 @@ static int64_t uniform_place(Table *t) {
     return place;
 }
 
-/* --- heaps: the lowest (highest) priority, of equal ones that which was inserted or changed longest ago ------------- */
+/* --- heaps: the lowest (highest) priority; among equals the item that was inserted or changed longest ago --------- */
 
 static int comes_first(const Table *t, const Selector *s, int32_t a, int32_t b) {
     float p = ITEM(t, a)->priority, q = ITEM(t, b)->priority;
@@ -141,7 +144,7 @@ static void heap_sift(Table *t, Selector *s, int64_t at) {
     heap_put(s, at, place);
 }
 
-/* --- the four operations ------------------------------------------------------------------------------------------- */
+/* --- the four operations ------------------------------------------------------------------------------------------ */
 
 void selector_add(Table *t, Selector *s, int64_t place) {
     switch (s->kind) {
@@ -203,8 +206,9 @@ int64_t selector_choose(Table *t, Selector *s, double *probability) {
     }
 }
 
-/* Independent draws while nothing changes. All descend one level before any descends the next: the processor then
-   waits for many cache lines at once instead of one after the other. */
+/* `count` independent choices: `places` [count], and the probability [count] of each. All choices descend one level of
+   the tree before any descends the next, so that the processor waits for many cache lines at once. On the way
+   `probability` holds what is left of each random number. */
 void selector_choose_many(Table *t, Selector *s, int64_t count, int32_t *places, double *probability) {
     if (s->kind == PRIORITISED) selector_settle(s);
     double total = s->kind == PRIORITISED ? selector_total(s) : 0;

@@ -1,4 +1,4 @@
-"""Ways to choose an item, to draw it or to remove it. The work is done in `selectors.c`; here they get their arrays."""
+"""Ways to choose which item is drawn or removed. `selectors.c` chooses; here the arrays that it works on are made."""
 
 from dataclasses import dataclass
 
@@ -12,11 +12,12 @@ KINDS = ("uniform", "prioritised", "fifo", "lifo", "min_heap", "max_heap")  # in
 
 @dataclass(frozen=True)
 class Selector:
-    """`prioritised` chooses in proportion to priority ** exponent, and a priority of zero has no share, even under an
-    exponent of 0; with all shares zero it chooses uniformly. Under a negative exponent priorities below 1e-8 count as
-    1e-8.
+    """One way to choose an item (`KINDS`).
 
-    Heaps choose the lowest or highest priority, and among equals the item that was inserted or updated longest ago.
+    `prioritised` chooses in proportion to an item's share, priority ** exponent. A priority of zero has a share of
+    zero, also under an exponent of 0; if all shares are zero the choice is uniform. Under a negative exponent
+    priorities below 1e-8 count as 1e-8. Heaps choose the lowest or highest priority, and among equals the item that was
+    inserted or updated longest ago.
     """
 
     kind: str
@@ -29,7 +30,7 @@ class Selector:
             raise UserError(f"The exponent of a prioritised selector must be a number, not {self.exponent}.")
 
     def arrays(self, places: int) -> tuple[np.ndarray, ...]:
-        """What the core needs to choose among so many places; see `Selector` in core.h."""
+        """The arrays that the core needs to choose among `places` items; `Selector` in core.h explains them."""
         if self.kind == "uniform":
             return ()
         if self.kind == "prioritised":
@@ -39,6 +40,7 @@ class Selector:
         return listed if self.kind in ("fifo", "lifo") else (*listed, np.zeros(places, np.int64))
 
     def opened(self, arrays: tuple[np.ndarray, ...]) -> tuple:
+        """The selector as an argument of `_core.open_table`."""
         return (KINDS.index(self.kind), float(self.exponent), *arrays)
 
     def __str__(self) -> str:
@@ -54,7 +56,7 @@ def selector(given: str | Selector) -> Selector:
 
 
 def _aligned(count: int, dtype: type) -> np.ndarray:
-    """Zeros whose nodes do not straddle cache lines."""
+    """[count] zeros that begin at a cache line, so that no node of the tree of sums straddles two."""
     block = np.zeros(count * np.dtype(dtype).itemsize + 64, np.uint8)
     start = -block.ctypes.data % 64
     return block[start : start + count * np.dtype(dtype).itemsize].view(dtype)

@@ -1,4 +1,4 @@
-"""The items of a table as arrays: preallocated, worked on by the core, saved as they are."""
+"""The items of a table as preallocated arrays, which the core works on and a checkpoint saves as they are."""
 
 import time
 from typing import Any
@@ -14,15 +14,15 @@ from cavalcade.table.signature import Signature
 from cavalcade.transport import Memory
 
 LIVE, NEXT, HIGH, SPENT, RANDOM, SAMPLER, _, REMOVER, _ = range(9)  # counters, in the order of core.h
-KEY, VERSION, MADE, PRIORITY, TIMES = 0, 8, 16, 24, 28  # bytes before each in `Item` in core.h
-HEADER = 32  # bytes before its slots
-KEPT = ("counters", "peak", "free")  # arrays that are saved as they are
+KEY, VERSION, MADE, PRIORITY, TIMES = 0, 8, 16, 24, 28  # offsets in bytes of the fields of `Item` in core.h
+HEADER = 32  # bytes of these fields; the slots follow
+KEPT = ("counters", "peak", "free")  # names of arrays that are saved
 
 
 class Store:
-    """Up to `capacity` items, and a place more: there a new item lies while the remover chooses one of all, itself
-    included. What is in a place is seen as `key` (-1: nothing), `version`, `made`, `priority`, `times` and `slots`,
-    [capacity + 1] each; the leaves of the items are in `own`."""
+    """Up to `capacity` items, each in a place of its own, and one place more: there a new item lies while the remover
+    chooses among all items, the new one included. `key` (-1: no item), `version`, `made`, `priority`, `times` and
+    `slots` are views [capacity + 1, ...] of the records; `own` holds the leaves of the items."""
 
     def __init__(
         self,
@@ -73,25 +73,26 @@ class Store:
         return int(self.counters[LIVE])
 
     def numbers(self, keys: np.ndarray) -> np.ndarray:
-        """Which insert each key was, counted from 0."""
+        """The number of the insert of each key, counted from 0."""
         return keys >> self.bits
 
     @property
     def bytes(self) -> int:
-        """Of the memory that it has from the beginning, full or not."""
+        """Bytes of items and rows, all of which are allocated from the beginning."""
         return self.memory.bytes
 
     def __str__(self) -> str:
-        """What it is made of: states can be exchanged by tables with the same text."""
+        """What the store is made of. A saved state fits every store with the same text."""
         return f"items {self.own}, rows {self.rows.seen} {self.rows.done}, draws {self.sampler}, removes {self.remover}"
 
     def _selected(self) -> list[tuple[str, np.ndarray]]:
+        """The arrays of sampler and remover by names."""
         return [(f"{i}/{j}", array) for i, arrays in enumerate(self.chosen) for j, array in enumerate(arrays)]
 
     def items_state(self, copied: bool) -> dict:
-        """All of it, rows too; of large arrays a copy, or themselves."""
+        """Items and rows for a checkpoint. `copied`: large arrays are copied; else they are given as they are."""
         own = self.own.state(int(self.counters[HIGH]), copied)
-        if copied:  # after a break the clock says nothing, and without it equal runs leave equal checkpoints
+        if copied:  # times mean nothing after a break, and without them equal runs leave equal checkpoints
             records = own["0"]["bytes"].reshape(-1, self.own.planes[0].stride)  # type: ignore[union-attr]
             records[:, MADE : MADE + 8] = 0
         return {
@@ -103,9 +104,10 @@ class Store:
         }
 
     def restore_items(self, items_state: dict) -> None:
+        """Restore items and rows; a UserError if they are those of a table of another kind."""
         if items_state.get("made") != str(self):
             raise UserError(f"The saved table is another one ({items_state.get('made')}) than this one ({self}).")
-        self.key[:] = -1  # what was here before
+        self.key[:] = -1  # forget the items from before; only places in use are saved
         for name in KEPT:
             getattr(self, name)[:] = items_state[name]
         for name, array in self._selected():

@@ -1,4 +1,4 @@
-"""A store of items between acting and learning, with Reverb's meaning: a sampler, a remover, a size, a limiter."""
+"""The table between acting and learning. Sampler, remover, size and limiter mean what they mean in Reverb."""
 
 import time
 from collections.abc import Callable
@@ -16,25 +16,29 @@ from cavalcade.table.store import NEXT, Store
 from cavalcade.transport import Memory, available
 from cavalcade.tree import Tree
 
-UNDER_WAY, POSTED = 256, 2048  # rows, and items at least, of a writer elsewhere where nobody says how many
+# of a writer in another process, unless the table is told otherwise: rows that it may hold, and the least number of
+# items that can be on their way from it
+UNDER_WAY, POSTED = 256, 2048
 
 
 class Sample(NamedTuple):
+    """One draw of B items."""
+
     items: Tree  # [B, ...]
     keys: np.ndarray  # [B] int64, to update priorities by
-    probability: np.ndarray  # [B] float64, with which each was drawn
-    weight: np.ndarray  # [B] float32, (N * probability) ** -importance over the largest of them
-    times_sampled: np.ndarray  # [B] int32, this time included
-    age: np.ndarray  # [B] int64, inserts since, its own included
-    version: np.ndarray  # [B] int64, of the policy that made it
-    made: np.ndarray  # [B] float64, when: seconds of the wall clock
+    probability: np.ndarray  # [B] float64, with which each item was drawn
+    weight: np.ndarray  # [B] float32, (N * probability) ** -importance over the largest of them; N items are there
+    times_sampled: np.ndarray  # [B] int32, how often each item was drawn, this time included
+    age: np.ndarray  # [B] int64, inserts since each item was made, its own included
+    version: np.ndarray  # [B] int64, of the params that acted
+    made: np.ndarray  # [B] float64, when each item was made: seconds of the wall clock
 
 
 class Table(Store):
-    """`queue`, `stack`, `uniform` and `prioritised` are settings of it.
+    """A table in this process. The class methods `queue`, `stack`, `uniform` and `prioritised` make the usual kinds.
 
-    Calls do not wait unless they are given a timeout: take `False` and `None` for "not now". They may come from any
-    thread. A table over `rows` that others use as well refers to the same observations.
+    Calls do not wait unless they are given a timeout: `False` and `None` mean "not now". They may come from any thread.
+    Tables that are given the same `rows` share observations.
     """
 
     def __init__(
@@ -45,12 +49,12 @@ class Table(Store):
         remover: str | Selector = "fifo",
         *,
         limiter: Limiter | None = None,
-        max_times_sampled: int = 0,  # then an item goes; 0 keeps it
+        max_times_sampled: int = 0,  # an item is removed when it was drawn so often; 0: never for that
         overflow: int = 0,  # items by which `size` may be exceeded until the table is trimmed
-        trim_every: int = 0,  # draws; with `overflow`
+        trim_every: int = 0,  # draws after which a table with `overflow` is trimmed to `size`; 0: never by itself
         rows: Rows | None = None,
-        writer_rows: int = UNDER_WAY,  # that a writer can have under way
-        writer_items: int = 0,  # that can be on their way from a writer; 0 is as many as there can be
+        writer_rows: int = UNDER_WAY,  # rows that a writer in another process may hold
+        writer_items: int = 0,  # items that can be on their way from such a writer; 0: as many as it can make
         memory: Memory | None = None,
         compressed: bool = False,
         seed: int = 0,
@@ -64,35 +68,37 @@ class Table(Store):
             rows = Rows(given.rows, given.length * capacity + UNDER_WAY if given.length else 1, memory, compressed)
         choosers = (selector(sampler), selector(remover))
         super().__init__(given, capacity, *choosers, max_times_sampled, rows, memory, compressed, seed)
-        self.lock = rows.lock  # tables that share rows are changed by one at a time
+        self.lock = rows.lock  # one thread at a time changes tables that share rows
         self.draws, self.stopped, self.copied = 0, False, True
         self.writer_rows, self.writer_items = writer_rows, writer_items
-        self.held = 0  # items that were drawn and still take room
-        self.promised = 0  # items for which writers in other processes were promised room
+        self.held = 0  # items that were drawn and still take room, see `hold`
+        self.promised = 0  # items that writers in other processes were promised room for and have not inserted yet
 
     @classmethod
     def queue(cls, signature: Signature | Tree, size: int, **more: Any) -> "Table":
-        """First in, first out, each item drawn once; inserts wait while it is full."""
+        """First in, first out, each item drawn once; inserts wait while the queue is full."""
         return cls(signature, size, "fifo", "fifo", limiter=Limiter.queue(size), max_times_sampled=1, **more)
 
     @classmethod
     def stack(cls, signature: Signature | Tree, size: int, **more: Any) -> "Table":
-        """Last in, first out, each item drawn once; inserts wait while it is full."""
+        """Last in, first out, each item drawn once; inserts wait while the stack is full."""
         return cls(signature, size, "lifo", "fifo", limiter=Limiter.queue(size), max_times_sampled=1, **more)
 
     @classmethod
     def uniform(cls, signature: Signature | Tree, size: int, limiter: Limiter | None = None, **more: Any) -> "Table":
-        """Replay: the newest `size` items, each draw with replacement."""
+        """Replay: keeps the newest `size` items and draws them uniformly, with replacement."""
         return cls(signature, size, "uniform", "fifo", limiter=limiter, **more)
 
     @classmethod
     def prioritised(
         cls, signature: Signature | Tree, size: int, limiter: Limiter | None = None, exponent: float = 0.6, **more: Any
     ) -> "Table":
-        """Replay in proportion to priority ** exponent; new items come with the highest priority so far."""
+        """Replay: keeps the newest `size` items and draws them in proportion to priority ** exponent. An item that is
+        inserted without a priority gets the highest one so far."""
         return cls(signature, size, prioritised(exponent), "fifo", limiter=limiter, **more)
 
     def _refuse_nonsense(self, most: int) -> None:
+        """Raise a UserError for settings with which the table cannot work. `most`: `max_times_sampled`."""
         limits = self.limiter
         if self.size < 1 or self.overflow < 0 or most < 0:
             raise UserError("A table needs a size of at least 1, and no negative overflow or max_times_sampled.")
@@ -109,7 +115,8 @@ class Table(Store):
     # --- asking ---------------------------------------------------------------------------------------------------
 
     def ready(self, environments: int) -> bool:
-        """Whether a step of so many environments can be written: here always, elsewhere when rows have been granted."""
+        """Whether a step of `environments` environments can be written now. In the table's own process it always can;
+        a writer in another process needs granted rows."""
         return True
 
     def can_insert(self, count: int) -> bool:
@@ -117,12 +124,13 @@ class Table(Store):
 
     @property
     def reserving(self) -> bool:
-        """Whether room is to be asked for before an item is made, because nothing that comes may push another out."""
+        """Whether an actor has to ask for room before it makes an item. It has to if each item is drawn once: an item
+        that was not drawn yet may not be pushed out by another."""
         return self.max_times_sampled == 1
 
     def hold(self, count: int) -> None:
-        """Keep the room of so many items that were drawn, or with less than none give it back: in lock step nobody acts
-        anew before what was drawn has been learned and published."""
+        """Let `count` drawn items still take room; a negative count gives room back. In lock step actors therefore wait
+        until the learner has learned from the drawn items and published its params."""
         with self.lock:
             self.held += count
             self._changed()
@@ -142,8 +150,8 @@ class Table(Store):
         timeout: float | None = 0.0,
         made: float | None = None,
     ) -> bool:
-        """Store items [M, ...]; False, and nothing stored, if the limiter says wait. `timeout` None waits as long as it
-        takes; `made`: when, if it was not now (seconds of the wall clock)."""
+        """Store items [M, ...]; returns False and stores nothing if the limiter does not allow it within `timeout`
+        seconds (None: waits for ever). `made`: when the items were made, in seconds of the wall clock; None is now."""
         items = self.signature.as_items(items)
         count = len(items.rows)
         with self.lock:
@@ -164,7 +172,7 @@ class Table(Store):
         return True
 
     def sample(self, count: int, importance: float = 0.0, timeout: float | None = 0.0) -> Sample | None:
-        """Draw `count` items; None if the limiter says wait."""
+        """Draw `count` items; None if the limiter does not allow it within `timeout` seconds (None: waits for ever)."""
         with self.lock:
             most = self.capacity * self.max_times_sampled
             if timeout is None and 0 < most < count:
@@ -188,14 +196,14 @@ class Table(Store):
         return Sample(items, keys, probability, weight, times, age, versions, made)
 
     def update_priorities(self, keys: np.ndarray, priority: np.ndarray) -> int:
-        """New priorities; keys that have gone are ignored. Gives how many were still there."""
+        """Set priorities [M] of the items with these keys; returns how many were still there, others are ignored."""
         with self.lock:
             return _core.update(
                 self.core, np.ascontiguousarray(keys, np.int64), np.ascontiguousarray(priority, np.float32)
             )
 
     def delete(self, keys: np.ndarray) -> int:
-        """Remove these items; gives how many were still there."""
+        """Remove the items with these keys; returns how many were still there."""
         with self.lock:
             found = _core.delete(self.core, np.ascontiguousarray(keys, np.int64))
             self.limiter.deletes += found
@@ -203,16 +211,17 @@ class Table(Store):
         return found
 
     def trim(self) -> None:
-        """Remove what exceeds the size, as the remover chooses."""
+        """Remove the items that exceed `size`, as the remover chooses."""
         with self.lock:
             self._remove(len(self) - self.size)
             self._changed()
 
     def take_rows(self, count: int, writer: int = 0) -> np.ndarray:
-        """Rows for a writer to fill. Where episodes are so short that rows run out before items do, items go."""
+        """[count] slots of free rows for a writer to fill. If too few are free (short episodes take more rows for each
+        item), a replay removes items until there are enough; a queue refuses, because it may lose no item."""
         with self.lock:
             while (slots := self.rows.take(count, writer)) is None:
-                if not len(self) or self.max_times_sampled:  # what is to be drawn once may not be lost
+                if not len(self) or self.max_times_sampled:
                     raise UserError(
                         f"All {self.rows.count - 1:,} rows are in use, by writers or by tables that share them, and "
                         f"{count:,} more are needed: give the table more rows."
@@ -222,25 +231,25 @@ class Table(Store):
         return slots
 
     def share(self, consumer: str) -> Any:
-        """A port for a writer in another process; its number is that of the node ("actor/3")."""
+        """A port for a writer in another process; the writer's number is that of its node ("actor/3")."""
         from cavalcade.table.port import Port
 
         return Port(self, int(consumer.rpartition("/")[2]), self.writer_rows, self.writer_items)
 
     def serve(self, consumer: str) -> Any:
-        """The same for a writer that shares no memory with this process."""
+        """As `share`, for a writer that shares no memory with this process."""
         from cavalcade.table.remote import RemotePort
 
         return RemotePort(self, int(consumer.rpartition("/")[2]))
 
     def stop(self) -> None:
-        """Wake everybody who waits; they get `Stopped`, and so does whoever would wait later."""
+        """End all waiting: calls that wait now or would wait later raise `Stopped`."""
         with self.lock:
             self.stopped = True
             self._changed()
 
     def wait(self, seconds: float | None) -> None:
-        """Until something changes here, or the time is up."""
+        """Sleep until this table or one that shares its rows changes, at most for `seconds` (None: for ever)."""
         with self.lock:
             self._rest(seconds)
 
@@ -252,7 +261,7 @@ class Table(Store):
             self.rows.waiting -= 1
 
     def _changed(self) -> None:
-        if self.rows.waiting:  # to tell nobody costs more than to ask
+        if self.rows.waiting:  # this question costs less than notifying nobody
             self.lock.notify_all()
 
     def _remove(self, count: int) -> None:
@@ -276,7 +285,7 @@ class Table(Store):
     # --- looking and keeping ---------------------------------------------------------------------------------------
 
     def tables(self) -> dict[str, "Table"]:
-        """Those that are saved as one with this, by the names they have here; one alone needs none."""
+        """The tables that are saved as parts of this one, by name; a single table needs no name."""
         return {"": self}
 
     def account(self) -> str:
@@ -286,8 +295,9 @@ class Table(Store):
         return {"table_size": len(self), "table_capacity": self.size}
 
     def state(self) -> dict:
-        """A copy of everything, made while nobody can change it; writing it to disk is somebody else's time. A table
-        that leaves no room for a copy gives itself: `copied` is then False, and it must be written first."""
+        """A copy of everything, made under the lock, which a thread writes to disk later. Where memory has no room for
+        a copy the arrays themselves are returned: `copied` is then False, and nobody may change the table before they
+        are written."""
         with self.lock:
             self.copied = self.bytes < available() / 2
             limits = {name: getattr(self.limiter, name) for name in ("inserts", "deletes", "samples")}
@@ -301,7 +311,7 @@ class Table(Store):
             self.draws = state["draws"]
 
     def check(self) -> None:
-        """Raise AssertionError unless everything about the table is consistent; slow, for tests."""
+        """Raise AssertionError unless the table's arrays are consistent; slow, for tests."""
         from cavalcade.table.invariants import check
 
         check(self)

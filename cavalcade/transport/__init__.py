@@ -1,4 +1,4 @@
-"""Transport: shared memory, and messages through it that no byte of is pickled."""
+"""Transport: shared memory, and messages between processes through it. Nothing is pickled on the way."""
 
 from cavalcade.transport.bell import Bell, nobody
 from cavalcade.transport.exchange import Client, Desk, Exchange, RemoteClient, ServedDesk

@@ -1,4 +1,5 @@
-/* Words in shared memory that processes watch, and sleeping until one changes (a futex on Linux; elsewhere a short nap). */
+/* How processes read, write and sleep on words (int64) in shared memory. Sleep ends when the word changes: by a futex
+   on Linux; elsewhere after a nap of a millisecond, because nobody can wake the sleeper. */
 
 #ifndef CAVALCADE_BELL_H
 #define CAVALCADE_BELL_H
@@ -12,13 +13,14 @@
 #if defined(__GNUC__)
 #define LOAD(p) __atomic_load_n(p, __ATOMIC_ACQUIRE)
 #define STORE(p, v) __atomic_store_n(p, v, __ATOMIC_RELEASE)
-/* one side stores a flag and then looks for work, the other stores work and then looks for the flag: neither may be
-   moved past the other, or both would miss each other */
+/* The resting process stores its flag and then looks for work; the ringing one stores work and then looks for the flag.
+   A store that moved behind the look that follows it would let both sides miss each other, hence sequential order. */
 #define LOAD_AFTER(p) __atomic_load_n(p, __ATOMIC_SEQ_CST)
 #define STORE_BEFORE(p, v) __atomic_store_n(p, v, __ATOMIC_SEQ_CST)
 #define ADD(p, v) __atomic_fetch_add(p, v, __ATOMIC_SEQ_CST)
-/* who copies and then looks whether it was overwritten, and who says that it will overwrite and then does: what was read
-   before stays before, what is written after stays after (free on x86, not so on ARM) */
+/* A reader copies a value and then looks whether the writer has overwritten it; the writer says that it will overwrite
+   the value and then does so. These fences keep the copy before the look and the writing after the saying. They cost
+   nothing on x86, but ARM needs them. */
 #define READS_ARE_DONE() __atomic_thread_fence(__ATOMIC_ACQUIRE)
 #define WRITES_MAY_BEGIN() __atomic_thread_fence(__ATOMIC_RELEASE)
 #else /* MSVC: volatile reads and writes are ordered on the processors it compiles for */
@@ -46,7 +48,7 @@ static void sleep_until_rung(int64_t *bell, int32_t seen, double seconds) {
 }
 #else
 #define WAKE(bell) ((void)0)
-#define NAP 0.001 /* seconds: nobody can wake us, so we look again soon */
+#define NAP 0.001 /* seconds */
 
 #if defined(_WIN32)
 #include <windows.h>

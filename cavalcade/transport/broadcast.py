@@ -1,7 +1,7 @@
 """The latest value, from one process to many: a versioned triple buffer in shared memory.
 
-The writer copies into the oldest of three slots and then publishes its version; a reader looks at one integer to know
-whether there is anything new, copies, and makes sure that the slot was not overwritten meanwhile. Nobody waits.
+The writer copies each value into the oldest of three slots and then raises a count. The count tells a reader whether
+there is a newer value, copies it, and copies again if the writer has overwritten the slot meanwhile. Nobody waits.
 """
 
 from dataclasses import dataclass
@@ -13,19 +13,23 @@ from cavalcade.transport.memory import Attached, Memory
 from cavalcade.tree import Tree, leaves, map, rebuild
 
 SLOTS = 3
-WRITING, WRITTEN = 0, 8  # words: how many values were begun, how many are whole; a cache line apart
+WRITING, WRITTEN = 0, 8  # indices of two words, a cache line apart: how many values were begun, and how many are whole
 
 
 @dataclass(frozen=True)
 class BroadcastAddress:
-    blank: Tree  # zeros of one value
-    names: list[str]
+    """What a reader in another process needs; plain data."""
+
+    blank: Tree  # zeros in the shapes of one value
+    names: list[str]  # of the shared segments
 
     def connect(self) -> "BroadcastReader":
         return BroadcastReader(self)
 
 
 class _Slots:
+    """The arrays of a broadcast, which writer and readers allocate in the same order."""
+
     def __init__(self, blank: Tree, memory: Memory):
         self.blank = blank
         self.words = memory.array((16,), np.int64)
@@ -34,7 +38,7 @@ class _Slots:
 
 
 class Broadcast(_Slots):
-    """The writer's side. One serves all readers."""
+    """The writer's side; one object serves all readers. `blank`: a tree with the shapes and dtypes of every value."""
 
     def __init__(self, blank: Tree):
         self.memory = Memory("shared")
@@ -43,6 +47,7 @@ class Broadcast(_Slots):
         self.count = 0
 
     def publish(self, version: int, value: Tree) -> None:
+        """Copy `value`, which readers then find as the latest."""
         self.count += 1
         _words.store(self.words, WRITING, self.count)
         slot = self.count % SLOTS
@@ -52,21 +57,23 @@ class Broadcast(_Slots):
         _words.store(self.words, WRITTEN, self.count)
 
     def step(self) -> bool:
-        return False  # readers help themselves
+        return False  # readers copy values themselves; there is nothing to do for them here
 
     def reclaim(self) -> None:
-        """A reader that dies leaves nothing."""
+        """A reader that dies leaves nothing behind, because readers write nothing."""
 
     def close(self) -> None:
         self.memory.close()
 
 
 class BroadcastReader(_Slots):
+    """A reader's side, in another process than the writer."""
+
     def __init__(self, address: BroadcastAddress):
         super().__init__(address.blank, Attached(address.names))
 
     def latest(self, known: int) -> tuple[int, Tree] | None:
-        """The newest value and its version, as a copy; None if it is the known one or nothing was published yet."""
+        """The newest version and a copy of its value; None if its version is `known`, or nothing was published yet."""
         while True:
             count = _words.load(self.words, WRITTEN)
             slot = count % SLOTS
@@ -74,7 +81,7 @@ class BroadcastReader(_Slots):
             if not count or version == known:
                 if _words.load(self.words, WRITTEN) == count:
                     return None
-                continue  # something newer came while we looked
+                continue  # the writer published again while we looked
             copies = [value.copy() for value in self.values[slot]]
-            if _words.load(self.words, WRITING) < count + SLOTS:  # else the writer came round: once more
+            if _words.load(self.words, WRITING) < count + SLOTS:  # else the writer has begun to overwrite this slot
                 return version, rebuild(self.blank, iter(copies))

@@ -1,7 +1,7 @@
-"""Where arrays lie: in ordinary memory, in memory shared between processes, or in a file larger than memory.
+"""Where arrays lie: in ordinary memory, in memory shared between processes, or in a file that may exceed memory.
 
-Everything is allocated before the first step, so a run that starts does not die of memory hours later: what does not
-fit is refused at once.
+Tables are allocated before the first step, and a table that does not fit is refused then: no run dies for want of
+memory hours later.
 """
 
 import contextlib
@@ -24,11 +24,11 @@ from cavalcade.tree import Tree, leaves, rebuild
 KINDS = ("memory", "shared", "file")
 PIDS = Path("/proc/self/ns/pid")
 NAMESPACE = f"{PIDS.stat().st_ino}-" if PIDS.exists() else ""  # containers may share memory, but not process numbers
-RESERVE = 0.9  # of what is free: the rest is for everything that is not a table
+RESERVE = 0.9  # the part of free memory that a table may take; the rest is for everything else
 
 
 class Memory:
-    """Hands out zeroed byte arrays of one kind and remembers what it handed out."""
+    """Hands out zeroed arrays of one kind (`KINDS`), and counts their bytes. `folder`: where a file is made."""
 
     def __init__(self, kind: str = "memory", folder: str | Path | None = None):
         if kind not in KINDS:
@@ -37,7 +37,7 @@ class Memory:
         self.segments: list[shared_memory.SharedMemory] = []
 
     def allocate(self, size: int) -> np.ndarray:
-        """[size] uint8, zero, beginning at a multiple of a cache line."""
+        """[size, but at least 64] uint8 of zeros that begin at a cache line (64 bytes)."""
         self.bytes += size
         size = max(size, 64)
         if self.kind == "shared":
@@ -54,16 +54,16 @@ class Memory:
         return self.allocate(size)[:size].view(dtype).reshape(shape)
 
     def tree(self, blank: Tree) -> Tree:
-        """Zeros in the shapes of `blank`, leaf after leaf; who attaches to it asks for the same."""
+        """Zeros in the shapes of `blank`, allocated leaf by leaf. `Attached` must allocate the same tree."""
         return rebuild(blank, (self.array(leaf.shape, leaf.dtype) for leaf in map(np.asarray, leaves(blank))))
 
     def _shared(self, size: int) -> np.ndarray:
         try:
-            # named after its owner, so that whoever finds one knows whether it is still of use
+            # the name has the owner's process number, so that `sweep_dead` finds segments whose owner has died
             name = f"cavalcade-{os.getpid()}-{NAMESPACE}{secrets.token_hex(6)}"
             segment = shared_memory.SharedMemory(name, create=True, size=size)
             self.segments.append(segment)
-            if hasattr(os, "posix_fallocate"):  # else a full /dev/shm would be noticed by a SIGBUS, hours later
+            if hasattr(os, "posix_fallocate"):  # without it a full /dev/shm would kill the run by a SIGBUS hours later
                 os.posix_fallocate(segment._fd, 0, size)  # type: ignore[attr-defined]
         except OSError as error:
             self.close()
@@ -73,7 +73,7 @@ class Memory:
         return _mapped(segment)[:size]
 
     def _in_file(self, size: int) -> np.ndarray:
-        # the file has no name any more: whatever ends the process also frees the disk
+        # a temporary file has no name, so its disk space is freed when the process ends, even if it is killed
         try:
             with tempfile.TemporaryFile(dir=self.folder) as file:
                 os.posix_fallocate(file.fileno(), 0, size) if hasattr(os, "posix_fallocate") else file.truncate(size)
@@ -83,11 +83,11 @@ class Memory:
 
     @property
     def names(self) -> list[str]:
-        """Of the shared segments, in the order of allocation: another process attaches to them by these."""
+        """The names of the shared segments in the order of allocation, by which another process attaches to them."""
         return [segment.name for segment in self.segments]
 
     def close(self) -> None:
-        """Take the names of shared memory away; it goes when no process has an array in it any more."""
+        """Remove the shared segments. Their memory is freed when no process holds an array in it any more."""
         for segment in self.segments:
             segment.unlink()
             segment.close()
@@ -95,7 +95,7 @@ class Memory:
 
 
 class Attached(Memory):
-    """The same arrays in another process: allocates what the owner allocated, in the same order."""
+    """The owner's shared arrays in another process, which allocates the same sizes in the same order as the owner."""
 
     def __init__(self, names: list[str]):
         super().__init__("shared")
@@ -107,7 +107,7 @@ class Attached(Memory):
         return _mapped(segment)[: max(size, 64)]
 
     def close(self) -> None:
-        """The names are the owner's to take away."""
+        """Let go of the segments without removing them: that is the owner's part."""
         for segment in self.segments:
             segment.close()
         self.segments = []
@@ -115,6 +115,8 @@ class Attached(Memory):
 
 @dataclass(frozen=True)
 class WordsAddress:
+    """What another process needs to reach a `SharedWords`; plain data."""
+
     shape: tuple[int, ...]
     names: list[str]
 
@@ -123,7 +125,7 @@ class WordsAddress:
 
 
 class SharedWords:
-    """A few integers that several processes look at; each is written by one of them."""
+    """An int64 array that several processes read; each of its words is written by one process only."""
 
     def __init__(self, shape: tuple[int, ...]):
         self.memory = Memory("shared")
@@ -135,22 +137,22 @@ class SharedWords:
 
 
 class Signpost:
-    """What a node gives to one in another process that helps itself: where things lie. Nothing has to be done for it
-    here, and who dies leaves nothing."""
+    """The service of a node whose consumer reaches shared memory itself: it only says where that memory lies. It needs
+    no steps here, and a consumer that dies leaves nothing behind."""
 
     def __init__(self, address: Any):
         self.address, self.ring = address, None
 
     def reclaim(self) -> None:
-        """Nothing was under way here."""
+        """A consumer that dies has nothing under way here."""
 
     def close(self) -> None:
-        """Who made the things takes them away."""
+        """The node that made the memory removes it."""
 
 
 def _mapped(segment: Any) -> np.ndarray:
-    """The segment's memory as an array that keeps it mapped, whatever becomes of the segment object: that one would
-    complain at exit about arrays that still look at it."""
+    """[bytes] uint8: the segment's memory as an array that keeps it mapped by itself. It is taken out of the segment
+    object, which would complain at exit about arrays that still refer to its memory."""
     mapping = segment._mmap
     segment._buf.release()
     segment._buf = segment._mmap = None
@@ -158,7 +160,7 @@ def _mapped(segment: Any) -> np.ndarray:
 
 
 def _attach(name: str) -> Any:
-    """Look at a segment without becoming responsible for its end: that is the owner's."""
+    """The shared segment of this name, without registering it for removal by this process: the owner removes it."""
     if sys.version_info >= (3, 13):
         return shared_memory.SharedMemory(name, track=False)
     register, resource_tracker.register = resource_tracker.register, lambda *_: None
@@ -169,7 +171,7 @@ def _attach(name: str) -> Any:
 
 
 def sweep(pid: int) -> None:
-    """Give back the shared memory of a process that died without doing so (where segments are files)."""
+    """Remove the shared memory of a dead process (on Linux, where segments are files in /dev/shm)."""
     for path in Path("/dev/shm").glob(f"cavalcade-{pid}-{NAMESPACE}*"):
         with contextlib.suppress(FileNotFoundError):
             segment = shared_memory.SharedMemory(path.name)
@@ -178,7 +180,7 @@ def sweep(pid: int) -> None:
 
 
 def sweep_dead() -> None:
-    """Give back the shared memory of runs of which nobody was left to do it."""
+    """Remove the shared memory of all dead processes, such as runs whose driver was killed."""
     for path in Path("/dev/shm").glob(f"cavalcade-*-{NAMESPACE}*") if NAMESPACE else ():
         owner = path.name.split("-")[1]
         if not Path(f"/proc/{owner}").exists():
@@ -186,7 +188,7 @@ def sweep_dead() -> None:
 
 
 def available() -> int:
-    """Bytes that can be had without swapping, within the container's limit if there is one."""
+    """Bytes of memory that are free without swapping, within the container's limit if there is one."""
     free = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") if hasattr(os, "sysconf") else 1 << 62
     try:
         lines = Path("/proc/meminfo").read_text().splitlines()
@@ -200,7 +202,7 @@ def available() -> int:
 
 
 def require(needed: int, size: int, kind: str, folder: str | Path | None = None) -> None:
-    """Refuse a table of `size` items and `needed` bytes that does not fit, with a size that would."""
+    """Raise a UserError if a table of `size` items and `needed` bytes does not fit; it names a size that would."""
     if kind == "file":
         where, free = "on this disk", _disk(folder)
     elif kind == "shared":
@@ -220,6 +222,7 @@ def require(needed: int, size: int, kind: str, folder: str | Path | None = None)
 
 
 def _disk(folder: str | Path | None) -> int:
+    """Bytes that are free on the disk of `folder`."""
     if not hasattr(os, "statvfs"):
         return 1 << 62
     found = os.statvfs(folder or tempfile.gettempdir())

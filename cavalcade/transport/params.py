@@ -1,6 +1,6 @@
-"""Parameters from the learner to actors in other processes: the latest value by version, taken when an actor likes.
+"""Params from the learner to actors in other processes: each actor fetches the latest version when it wants to.
 
-On one machine they lie in shared memory; elsewhere a runtime hands them out on request, see `ParamsService`.
+On one machine the params lie in shared memory; elsewhere a runtime sends them on request (`ParamsService`).
 """
 
 from collections.abc import Callable
@@ -14,6 +14,8 @@ from cavalcade.tree import Tree
 
 
 class ParamsBroadcast(Broadcast):
+    """The learner's side in shared memory. `vector`: [size] float32, all params; `statistics`: the model's."""
+
     def __init__(self, vector: np.ndarray, statistics: Tree):
         super().__init__({"vector": vector, "statistics": statistics})
         self.address = ParamsAddress(self.address)  # type: ignore[assignment]
@@ -24,6 +26,8 @@ class ParamsBroadcast(Broadcast):
 
 @dataclass(frozen=True)
 class ParamsAddress:
+    """What a reader in another process needs; plain data."""
+
     broadcast: BroadcastAddress
 
     def connect(self) -> "ParamsReader":
@@ -31,19 +35,20 @@ class ParamsAddress:
 
 
 class ParamsReader:
-    """Stands in for the learner in another process."""
+    """Stands in for the learner in another process on the same machine."""
 
     def __init__(self, address: BroadcastAddress):
         self.reader = address.connect()
 
     def latest(self, known: int) -> tuple[int, np.ndarray, Tree] | None:
+        """Version, vector and statistics; None if the latest version is `known`, or nothing was published yet."""
         found = self.reader.latest(known)
         return None if found is None else (found[0], found[1]["vector"], found[1]["statistics"])
 
 
 class ParamsService:
-    """The latest value in a form that a runtime can send: `current` is replaced and never changed, so that it may be
-    looked at from any thread, and sent once for each version, however many ask for it."""
+    """The latest params in a form that a runtime can send. `current` (version, tree) is replaced and never changed in
+    place, so any thread may read it, and the runtime sends each version once, however many actors ask for it."""
 
     def __init__(self, version: int, vector: np.ndarray, statistics: Tree):
         self.address = RemoteParams()
@@ -53,14 +58,16 @@ class ParamsService:
         self.current = (version, {"vector": vector, "statistics": statistics})
 
     def reclaim(self) -> None:
-        """A reader that dies leaves nothing."""
+        """A reader that dies leaves nothing behind."""
 
     def close(self) -> None:
-        """Nothing lies elsewhere."""
+        """There is no shared memory to remove."""
 
 
 @dataclass(frozen=True)
 class RemoteParams:
+    """Stands for a `ParamsService` at its consumer. `ask(known)`, given by the runtime, returns a future."""
+
     def connect(self, ask: Callable[[int], Any]) -> "RemoteParamsReader":
         return RemoteParamsReader(ask)
 
@@ -72,6 +79,6 @@ class RemoteParamsReader:
         self.ask = ask
 
     def latest(self, known: int) -> tuple[int, np.ndarray, Tree] | None:
-        """Waits for the answer: an unroll is begun with the newest parameters there are."""
+        """As `ParamsReader.latest`. Waits for the answer, so that an unroll begins with the newest params."""
         found = self.ask(known).get()
         return None if found is None else (found[0], found[1]["vector"], found[1]["statistics"])

@@ -1,4 +1,4 @@
-/* Words of shared memory that two processes watch: read and written in order, and slept on until they change. */
+/* Words (int64) in shared memory that processes watch: Python's access to what bell.h does. */
 
 #define PY_SSIZE_T_CLEAN
 #define Py_LIMITED_API 0x030B0000
@@ -6,6 +6,7 @@
 
 #include "bell.h"
 
+/* The address of the word at index `at`, or NULL with an IndexError. */
 static int64_t *word(Py_buffer *view, Py_ssize_t at) {
     if (view->itemsize == 8 && at >= 0 && at < view->len / 8) return (int64_t *)view->buf + at;
     PyErr_SetString(PyExc_IndexError, "no such word");
@@ -35,8 +36,8 @@ static PyObject *store(PyObject *self, PyObject *args) {
     Py_RETURN_NONE;
 }
 
-/* A bell is two words: how often it was rung, and whether somebody rests until it rings. Ringing costs a system call only
-   where somebody does. */
+/* A bell is two words: how often it was rung, and 1 while a process rests by it. Ringing costs a system call only while
+   a process rests. */
 
 static PyObject *ring(PyObject *self, PyObject *args) {
     Py_buffer view;

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from cavalcade.errors import Stopped
+from cavalcade.runtimes import child
 from cavalcade.transport.bell import Bell
 from cavalcade.transport.exchange import Exchange, stacked
 from cavalcade.transport.memory import SharedWords
@@ -225,3 +226,15 @@ def test_a_desk_goes_on_where_it_was(answered):
     assert other.take()["action"].tolist() == [2, 3, 4] and not new.desks[0].waiting
     old.close()
     new.close()
+
+
+def test_the_words_of_a_process_do_not_overlap():
+    """A bell takes two words: a rest must not change when somebody last moved."""
+    words = np.zeros(2 * child.WORDS, np.int64)
+    for index in range(2):
+        words[index * child.WORDS + child.MOVED] = 123_456
+    bell = Bell(words, child.BELL)
+    bell.rest(bell.rung(), 1e-4)
+    assert words[child.MOVED] == words[child.WORDS + child.MOVED] == 123_456
+    places = {child.BEAT, child.STEPS, child.BELL, child.BELL + 1, child.MOVED}
+    assert len(places) == 5 and max(places) < child.WORDS
