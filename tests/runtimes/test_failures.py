@@ -65,8 +65,8 @@ def test_the_sentence_has_the_moment_and_the_users_own_line(environment, says, l
     with pytest.raises(EnvironmentFailed) as caught:
         made = envs.make(environment, 2, seed=0)
         made.step(np.zeros(2, np.int64))
-    assert says in str(caught.value) and str(caught.value).endswith(f"tests/test_failures.py, line {line}).")
-    assert (caught.value.mishap.file, caught.value.mishap.line) == ("tests/test_failures.py", line)
+    assert says in str(caught.value) and str(caught.value).endswith(f"tests/runtimes/test_failures.py, line {line}).")
+    assert (caught.value.mishap.file, caught.value.mishap.line) == ("tests/runtimes/test_failures.py", line)
     assert not caught.value.mishap.passed, "the first that came to it failed"
 
 
@@ -88,7 +88,7 @@ def test_a_module_that_cannot_be_read_is_named_with_its_line(tmp_path, monkeypat
 def test_lines_of_installed_packages_count_if_there_are_no_others():
     with pytest.raises(json.JSONDecodeError) as caught:
         json.loads("{")
-    assert own_line(caught.value)[0] == "tests/test_failures.py"
+    assert own_line(caught.value)[0] == "tests/runtimes/test_failures.py"
     beyond = caught.value.with_traceback(caught.value.__traceback__.tb_next)
     assert own_line(beyond)[0].endswith("json/decoder.py")
     assert own_line(beyond.with_traceback(None)) == ("", 0)
@@ -152,8 +152,8 @@ def test_in_one_process_the_user_sees_one_sentence_and_the_traceback_is_written_
     assert "Traceback" not in out + err and f"is in {run.faults_file}" in out
     (fault,) = [json.loads(line) for line in run.faults_file.read_text().splitlines()]
     assert fault["recovery"] == "given up" and fault["node"] == "actor/0"
-    assert (fault["file"], fault["line"]) == ("tests/chaotic.py", Hopeless.LINE)
-    assert fault["cause"] == f"RuntimeError: nothing can be done (tests/chaotic.py, line {Hopeless.LINE})"
+    assert (fault["file"], fault["line"]) == ("tests/helpers/chaotic.py", Hopeless.LINE)
+    assert fault["cause"] == f"RuntimeError: nothing can be done (tests/helpers/chaotic.py, line {Hopeless.LINE})"
     assert 'raise RuntimeError("nothing can be done")' in fault["traceback"]
 
 
@@ -167,5 +167,5 @@ def test_a_crash_of_our_own_is_told_once_with_exit_code_1(monkeypatch, capfd):
     monkeypatch.setitem(command_line.COMMANDS, "train", crash)
     assert command_line.main(["train"]) == 1
     err = capfd.readouterr().err
-    assert err.startswith("error: learner failed: RuntimeError: a bug (tests/test_failures.py, line ")
+    assert err.startswith("error: learner failed: RuntimeError: a bug (tests/runtimes/test_failures.py, line ")
     assert err.count("Traceback") == 1
