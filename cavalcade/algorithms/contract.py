@@ -104,6 +104,11 @@ class Algorithm(Config):
         raise NotImplementedError
 
     @property
+    def lock_step(self) -> bool:
+        """Whether it allows no policy lag: nobody acts before what was drawn has been learned from."""
+        return self.max_lag == 0
+
+    @property
     def scales_rewards(self) -> bool:
         """Whether rewards are learned in units of the deviation of their discounted sums."""
         return False

@@ -22,7 +22,7 @@ def build(name: str, x: Parts) -> Program:
             f"--experience bundled gives each of {wiring.learners} learners as many actors, but --actors {x.actors} "
             "cannot be divided by it."
         )
-    if wiring.experience != "bundled" and wiring.learners > 1 and x.lock_step:
+    if wiring.experience != "bundled" and wiring.learners > 1 and x.algorithm.lock_step:
         raise UserError(
             f"--experience {wiring.experience} lets {wiring.learners} learners draw while others still learn, but this "
             "algorithm bears no policy lag: use --experience bundled or, where it has them, --queue-batches 2 "

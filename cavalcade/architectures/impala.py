@@ -21,7 +21,7 @@ def impala(x: Parts) -> Program:
 
 def require_unrolls(x: Parts, name: str) -> None:
     """Refuse an algorithm that replays, or that allows no policy lag."""
-    if x.lock_step or not x.experience.store.drawn_once:
+    if x.algorithm.lock_step or not x.experience.store.drawn_once:
         raise UserError(
             f"The architecture {name} draws unrolls once, a little after their policy has changed; this algorithm "
             "replays transitions, or bears no such lag: use it with the architecture sync."

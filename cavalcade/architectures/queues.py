@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.assembly import Parts
+from cavalcade.assembly import Parts, allocate
 from cavalcade.table import Limiter, Mixture, Table
 
 
@@ -13,7 +13,7 @@ class QueueBesideReplay(Table):
     every item that the queue has taken."""
 
     def __init__(self, x: Parts):
-        where, size = x.allocate(), x.plan.sizes.queue
+        where, size = allocate(x), x.plan.sizes.queue
         super().__init__(x.signature, size, "fifo", limiter=Limiter.queue(size), max_times_sampled=1, **where)
         self.replay = Table.uniform(
             x.signature, x.plan.sizes.replay, Limiter.at_least(x.experience.batch), seed=x.seed, **where

@@ -31,7 +31,7 @@ def add_tables(program: Program, x: Parts) -> tuple[list[Handle], list[Handle]]:
             sink, source = add_table(program, part)
             sinks.append(sink)
             batch = x.of_one_learner.experience.batch
-            drawers.append(program.add("drawer", Drawer, source, sink, batch, x.lock_step))
+            drawers.append(program.add("drawer", Drawer, source, sink, batch, x.algorithm.lock_step))
     return sinks, drawers
 
 
@@ -40,9 +40,9 @@ def add_draws(program: Program, x: Parts, drawers: list[Handle], learner: int) -
     name = f"draws/{learner}" if learner else "draws"
     if x.wiring.experience == "shared":
         return program.add("draws", Draws, drawers, name, [x.of_one_learner.experience.batch])
-    if x.experience.store.drawn_once and not x.lock_step:
+    if x.experience.store.drawn_once and not x.algorithm.lock_step:
         return program.add("draws", QueueDraws, drawers, name)
-    return program.add("draws", Draws, drawers, name, _quotas(x) if x.lock_step else [], (x.seed, 4, learner))
+    return program.add("draws", Draws, drawers, name, _quotas(x) if x.algorithm.lock_step else [], (x.seed, 4, learner))
 
 
 def _quotas(x: Parts) -> list[int]:
@@ -58,7 +58,7 @@ def _refuse_what_cannot_be_divided(x: Parts) -> None:
             f"--experience shards are tables of one kind, but --replay-share {store.replay_share:g} draws from a queue "
             "and a replay beside it: use --experience shared."
         )
-    if shards and x.lock_step and sum(_quotas(x)) != batch:
+    if shards and x.algorithm.lock_step and sum(_quotas(x)) != batch:
         raise UserError(
             f"--experience shards lets the actors of each of {shards} shards bring their share of every batch, but the "
             f"batch of {batch} cannot be divided like --actors {x.actors}."

@@ -15,6 +15,7 @@ from cavalcade import backends, envs
 from cavalcade.acting import Policy
 from cavalcade.algorithms import Algorithm
 from cavalcade.assembly.origin import Origin
+from cavalcade.assembly.table_memory import allocate
 from cavalcade.assembly.table_plan import TablePlan
 from cavalcade.assembly.wiring import SYNC, Wiring
 from cavalcade.envs import Environments, carried, stream_seed
@@ -23,8 +24,7 @@ from cavalcade.experience import Experience
 from cavalcade.learning import Learner
 from cavalcade.networks import Model, Network
 from cavalcade.specs import EnvSpec
-from cavalcade.table import Rows, Signature, Table
-from cavalcade.transport import Memory, require
+from cavalcade.table import Signature, Table
 from cavalcade.tree import take
 
 
@@ -90,11 +90,6 @@ class Parts:
         part = replace(whole, store=store, batch=batch)
         return self.but(actors=actors, part=part, seed=stream_seed(self.seed, 3, shard))
 
-    @property
-    def lock_step(self) -> bool:
-        """Whether the algorithm allows no policy lag: nobody acts before what was drawn has been learned from."""
-        return self.algorithm.max_lag == 0
-
     def shared_learner(self) -> Learner:
         """The learner behind params that all learners change, on servers or in shared memory. It applies the updates of
         all of them, so its schedules span the steps of the whole run."""
@@ -115,7 +110,7 @@ class Parts:
         """Whether the learner may draw a batch while it learns from the one before. A draw makes room, which actors
         fill with params that are about to change: so not in lock step. And a thread would make runs of one process
         differ: so not there either."""
-        return self.writers != "here" and self.experience.store.ahead and not self.lock_step
+        return self.writers != "here" and self.experience.store.ahead and not self.algorithm.lock_step
 
     @property
     def learner_device(self) -> str:
@@ -166,7 +161,7 @@ class Parts:
 
     def table(self) -> Table:
         """The table that these actors fill, with its memory."""
-        return self.experience.store.table(self.signature, self.plan.sizes, self.seed, **self.allocate())
+        return self.experience.store.table(self.signature, self.plan.sizes, self.seed, **allocate(self))
 
     @cached_property
     def signature(self) -> Signature:
@@ -174,40 +169,8 @@ class Parts:
         carry = take(self.model.carry(1), 0) if self.model.recurrent else {}
         return self.experience.item.signature(self.spec, carry, self.algorithm.extras(self.spec))
 
-    @property
-    def storage_kind(self) -> str:
-        """Where the table lies. `storage` is for replay; a queue is small and always lies in memory."""
-        return self.storage if self.plan.sizes.replay else "memory"
-
     @cached_property
     def plan(self) -> TablePlan:
         """The sizes of the table that these actors fill."""
         about = (self.experience, self.signature, self.envs, self.actors, self.wiring)
         return TablePlan.of(*about, one_process=self.writers == "here", shard=self.part is not None)
-
-    @property
-    def table_bytes(self) -> int:
-        """Bytes of the table, or of all shards together."""
-        if self.wiring.experience == "shards" and not self.part:
-            return sum(self.of_shard(k).table_bytes for k in range(self.wiring.shards))
-        return self.plan.bytes
-
-    def require_memory(self) -> None:
-        """Refuse tables that do not fit into memory or onto the disk. Compressed ones are not checked: how much smaller
-        frames become is not known beforehand."""
-        if self.writers == "beside" and self.storage_kind != "memory":
-            raise UserError(
-                f"--storage {self.storage} needs --runtime inprocess: other processes write to memory only."
-            )
-        if self.storage_kind != "compressed":
-            kind = "shared" if self.writers == "beside" else self.storage_kind
-            require(self.table_bytes, self.plan.items, kind)
-
-    def allocate(self) -> dict[str, Any]:
-        """The memory of items and rows, as keyword arguments of `Table`."""
-        self.require_memory()
-        compressed = self.storage_kind == "compressed"
-        memory = Memory("shared" if self.writers == "beside" else self.storage_kind.replace("compressed", "memory"))
-        rows = Rows(self.signature.rows, self.plan.rows, memory, compressed)
-        where = {"rows": rows, "memory": memory, "compressed": compressed}
-        return {**where, "writer_rows": self.plan.writer_rows, "writer_items": self.plan.writer_items}

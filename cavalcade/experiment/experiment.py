@@ -23,7 +23,7 @@ from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.impala import Impala
 from cavalcade.algorithms.ppo import PPO
 from cavalcade.architectures import a3c, apex, dppo, ga3c, gorila, impala, paac, seed, sync
-from cavalcade.assembly import Origin, Parts, Wiring
+from cavalcade.assembly import Origin, Parts, Wiring, bytes_of, require_memory
 from cavalcade.backends import threads
 from cavalcade.config import described
 from cavalcade.errors import UserError, nearest
@@ -93,7 +93,7 @@ class Experiment:
         # these only raise, before anything is written
         algorithm.minibatches(np.random.default_rng(0), made.parts.of_one_learner.experience.batch)
         algorithm.optimiser(1)
-        made.parts.require_memory()
+        require_memory(made.parts, bytes_of(made.parts))
         if settings.device not in ("auto", "cpu") and settings.runtime != "ray":  # there the learner is elsewhere
             backends.require_device(settings.backend, settings.device)
         return made

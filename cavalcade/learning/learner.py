@@ -112,21 +112,18 @@ class Learner:
 
     def apply(self, gradient: np.ndarray, metrics: dict | None = None) -> dict:
         """One optimiser step with this gradient vector; `metrics` of its loss, where there are coefficients."""
-        given = self.backend.from_numpy({"gradient": gradient, "read": self._numbers(metrics or {})})
+        given = self.backend.from_numpy({"gradient": gradient, "read": _numbers(self.read(metrics or {}))})
         self.arrays, metrics = self._apply(self.arrays, given["gradient"], given["read"])
         return self.backend.to_numpy(metrics)
 
     def adapt(self, metrics: dict[str, float]) -> None:
         """Change the coefficients after an update that was made elsewhere, with this learner's gradient."""
         if self.adaptation:
-            self.arrays = self._adapt(self.arrays, self.backend.from_numpy(self._numbers(metrics)))
+            self.arrays = self._adapt(self.arrays, self.backend.from_numpy(_numbers(self.read(metrics))))
 
     def read(self, metrics: dict) -> dict:
         """Those that coefficients change by."""
         return self.text.read(metrics)
-
-    def _numbers(self, metrics: dict) -> dict:
-        return {name: np.array(value, np.float32) for name, value in self.read(metrics).items()}
 
     def require_finite(self, metrics: dict[str, float]) -> None:
         if not np.isfinite(metrics["loss"]) or not np.isfinite(metrics["gradient_norm"]):
@@ -191,3 +188,8 @@ class Learner:
             state = {**state, "coefficients": {**state["coefficients"], DRAW: anew}}
         self.arrays = self.backend.load(self.arrays, state)
         self.rng.bit_generator.state = kept["rng"]
+
+
+def _numbers(metrics: dict) -> dict:
+    """As arrays, which every backend takes."""
+    return {name: np.array(value, np.float32) for name, value in metrics.items()}

@@ -42,7 +42,7 @@ class LearnerLoop:
         draw (see `adjusting.py`)."""
         self.learner, self.source, self.batch, self.importance = learner(), source, batch, importance
         self.max_lag = max_lag
-        self.lock_step = self.learner.algorithm.max_lag == 0 and isinstance(source, Table)
+        self.lock_step = self.learner.algorithm.lock_step and isinstance(source, Table)
         self.batches, self.prefetch = Prefetch(self._draw, prefetch), prefetch
         self.valves, self.number = valves, number
         self.updates = updates(self.learner, list(partners))

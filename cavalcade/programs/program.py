@@ -109,6 +109,16 @@ class Program:
             ordered |= {group: members[group] for group in ready}
         return ordered
 
+    def consumers(self, nodes: list[Node]) -> list[tuple[str, str]]:
+        """Pairs (one of these nodes, a node beyond them that refers to it)."""
+        here = {node.name for node in nodes}
+        return sorted(
+            (edge, node.name)
+            for node in self.nodes.values()
+            for edge in set(node.edges())
+            if edge in here and node.name not in here
+        )
+
     def _needs(self, members: dict[str, list[Node]], group: str) -> set[str]:
         """The groups that a group refers to."""
         return {self.nodes[edge].placement.group for node in members[group] for edge in node.edges()} - {group}

@@ -6,6 +6,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from cavalcade.assembly import bytes_of
 from cavalcade.checkpoints import Pace
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment
@@ -65,7 +66,7 @@ class Session:
         self.recorder = Recorder(run, self.metrics.step if resume else None, self.display.note)
         self.display.note(
             f"{self.policy.layout.size:,} parameters; learns in {s.backend}, acts in {self.policy.acts_in}; "
-            f"{s.actors} x {s.envs} environments{experiment.copies.told}; table of {parts.table_bytes / 1e6:,.2f} MB"
+            f"{s.actors} x {s.envs} environments{experiment.copies.told}; table of {bytes_of(parts) / 1e6:,.2f} MB"
         )
 
     def _new_metrics(self) -> Metrics:

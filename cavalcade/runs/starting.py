@@ -4,7 +4,7 @@ to begin from that does not fit."""
 from importlib.util import find_spec
 from math import ceil
 
-from cavalcade.assembly import Parts
+from cavalcade.assembly import Parts, storage_of
 from cavalcade.backends import PACKAGES
 from cavalcade.errors import UserError
 from cavalcade.experiment import Experiment
@@ -24,7 +24,7 @@ def require_extras(experiment: Experiment) -> None:
     needed = [(f"--backend {s.backend}", package, s.backend) for package in PACKAGES[s.backend]]
     if s.runtime == "ray":
         needed.append(("--runtime ray", "ray", "ray"))
-    if experiment.parts.storage_kind == "compressed":
+    if storage_of(experiment.parts) == "compressed":
         needed.append(("--storage compressed", "lz4", "compression"))
     for what, package, extra in needed:
         if find_spec(package) is None:

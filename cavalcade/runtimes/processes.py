@@ -86,8 +86,8 @@ class Processes(Supervisor):
             member.group,
             member.index,
             member.nodes,
-            {edge: self._address(edge, consumer) for edge, consumer in self._edges(member)},
-            self._consumers(member),
+            {edge: self._address(edge, consumer) for edge, consumer in member.edges},
+            self.program.consumers(member.nodes),
             self.words.address,
             {node: member.index for node, member in self.where.items()},
             member.incarnation,
@@ -110,7 +110,7 @@ class Processes(Supervisor):
         """Send jobs to the processes whose neighbours are ready, and look whether others have become ready or
         failed."""
         for member in self.members:
-            if not member.told and all(self.where[edge].ready for edge, _ in self._edges(member)):
+            if not member.told and all(self.where[edge].ready for edge, _ in member.edges):
                 self._tell(member)
         waiting = [member for member in self.members if not member.ready]
         wait([member.connection for member in waiting if member.connection], PAUSE)
@@ -119,9 +119,9 @@ class Processes(Supervisor):
             if not member.ready and not member.process.is_alive():
                 self._not_built(member, self._last_words(member))
                 self._start(member)
-            elif member.told and self._hangs(member, self._seen(member)):
+            elif member.told and member.hangs(self._seen(member), self.hang_seconds):
                 self._kill(member)
-                self._not_built(member, self._silence(member))
+                self._not_built(member, member.silence(self.hang_seconds))
                 self._start(member)
 
     def _steps(self, member: Process) -> int:
@@ -143,9 +143,9 @@ class Processes(Supervisor):
                 if time.monotonic() >= member.start_at:
                     self._start(member)
                     self._tell(member)
-            elif self._hangs(member, self._seen(member)):
+            elif member.hangs(self._seen(member), self.hang_seconds):
                 self._kill(member)
-                self._failed(member, self._silence(member))
+                self._failed(member, member.silence(self.hang_seconds))
 
     def _hear(self, member: Process, timeout: float) -> None:
         """Read the messages of a process, waiting up to `timeout` seconds for the first."""
@@ -154,7 +154,7 @@ class Processes(Supervisor):
                 timeout = 0.0
                 what, *given = member.connection.recv()
                 if what == "ready":
-                    self._is_ready(member)
+                    member.is_ready()
                     self.addresses |= given[0]
                 elif what == "failed":
                     self._heard_failure(member, given[0])

@@ -39,6 +39,16 @@ class RayMember(Member):
     node: str = ""  # the id of the Ray node (machine) that it is on
 
 
+def _needs(member: RayMember) -> dict[str, float]:
+    """By resource, the largest amount that any node of the process asks for."""
+    needs: dict[str, float] = {}
+    for node in member.nodes:
+        placed = node.placement
+        for name, amount in {"CPU": placed.cpus, "GPU": placed.gpus, **placed.resources}.items():
+            needs[name] = max(needs.get(name, 0.0), amount)
+    return needs
+
+
 class RayRuntime(Supervisor):
     """A program on Ray."""
 
@@ -65,7 +75,7 @@ class RayRuntime(Supervisor):
         try:
             self._require_resources()
             for member in self.members:
-                for owner in {self.where[edge].group: self.where[edge] for edge, _ in self._edges(member)}.values():
+                for owner in {self.where[edge].group: self.where[edge] for edge, _ in member.edges}.values():
                     self._until_ready(owner)
                 self._start(member)
             for member in self.members:
@@ -77,23 +87,12 @@ class RayRuntime(Supervisor):
 
     # --- starting -----------------------------------------------------------------------------------------------------
 
-    def _needs(self, member: RayMember) -> dict[str, float]:
-        """By resource, the largest amount that any node of the process asks for."""
-        needs: dict[str, float] = {}
-        for node in member.nodes:
-            placed = node.placement
-            for name, amount in {"CPU": placed.cpus, "GPU": placed.gpus, **placed.resources}.items():
-                needs[name] = max(needs.get(name, 0.0), amount)
-        return needs
-
     def _require_resources(self) -> None:
         """Raise a UserError if all processes together need more than the cluster has."""
         there = self.ray.cluster_resources()
-        if not self.local:  # a Ray that was started here is told of more CPUs than there are
-            self.cores = int(there.get("CPU", 0))
         needed: dict[str, float] = {}
         for member in self.members:
-            for name, amount in self._needs(member).items():
+            for name, amount in _needs(member).items():
                 needed[name] = needed.get(name, 0.0) + amount
         for name, amount in needed.items():
             if amount > there.get(name, 0.0):
@@ -106,7 +105,7 @@ class RayRuntime(Supervisor):
         """Start a process with its job; all processes that it refers to must be ready."""
         from cavalcade.runtimes import ray_host
 
-        edges, consumers = self._edges(member), self._consumers(member)
+        edges, consumers = member.edges, self.program.consumers(member.nodes)
         remote = {
             edge: (self.where[edge].process, consumer, self.addresses[edge, consumer])
             for edge, consumer in edges
@@ -124,7 +123,7 @@ class RayRuntime(Supervisor):
         if self.restored and not member.alone:
             folder, step, _ = self.restored
             state = self.ray.put(checkpoint.load_step(folder / member.group, step))
-        needs = self._needs(member)
+        needs = _needs(member)
         member.process = (
             self.ray.remote(ray_host.Host)
             .options(
@@ -141,7 +140,7 @@ class RayRuntime(Supervisor):
 
     def _watch(self, member: RayMember) -> None:
         """Begin a call to the process that answers after `WATCH` seconds, or at once if it has news."""
-        counts = {name: self.where[name].steps for name, _ in self._edges(member)}
+        counts = {name: self.where[name].steps for name, _ in member.edges}
         member.watching = member.process.watch.remote(WATCH, counts, self._grant(member))
 
     def _grant(self, member: RayMember) -> int | None:
@@ -162,8 +161,8 @@ class RayRuntime(Supervisor):
     def _until_ready(self, member: RayMember) -> None:
         while not member.ready:
             self._hear([member], WATCH)
-            if member.failure or self._hangs(member, member.seen):
-                self._not_built(member, member.failure or self._silence(member))
+            if member.failure or member.hangs(member.seen, self.hang_seconds):
+                self._not_built(member, member.failure or member.silence(self.hang_seconds))
                 self._start(member)
 
     # --- running ------------------------------------------------------------------------------------------------------
@@ -178,8 +177,8 @@ class RayRuntime(Supervisor):
                     self._start(member)
             elif member.failure:
                 self._failed(member, member.failure)
-            elif self._hangs(member, member.seen):
-                self._failed(member, self._silence(member))
+            elif member.hangs(member.seen, self.hang_seconds):
+                self._failed(member, member.silence(self.hang_seconds))
 
     def _hear(self, members: list[Any], timeout: float) -> None:
         """Take the answers to `watch`, waiting up to `timeout` seconds for them, and begin the next calls."""
@@ -205,7 +204,7 @@ class RayRuntime(Supervisor):
                 if what == "ready":
                     addresses, member.pid, member.node = given
                     self.addresses |= addresses
-                    self._is_ready(member)
+                    member.is_ready()
                 elif what == "failed":
                     self._heard_failure(member, given[0])
 

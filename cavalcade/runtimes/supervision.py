@@ -40,6 +40,26 @@ class Member:
         """Whether it is started anew when it fails, while the other processes go on; it is then not saved either."""
         return all(node.placement.restart == "alone" for node in self.nodes)
 
+    @property
+    def edges(self) -> list[tuple[str, str]]:
+        """Pairs (node in another process, node of this process that refers to it)."""
+        here = {node.name for node in self.nodes}
+        return sorted({(edge, node.name) for node in self.nodes for edge in node.edges() if edge not in here})
+
+    def is_ready(self) -> None:
+        self.ready, self.started = True, time.monotonic()
+
+    def hangs(self, seen: float, hang_seconds: float) -> bool:
+        """Whether it was silent for too long. `seen`: when it took its last turns. A process that is not ready yet has
+        `STARTING` seconds, because imports and building take long."""
+        allowed = hang_seconds if self.ready else STARTING
+        return time.monotonic() - max(seen, self.started) > allowed
+
+    def silence(self, hang_seconds: float) -> Failure:
+        if self.ready:
+            return Failure.found(f"no sign of life for {hang_seconds:g} s")
+        return Failure.found(f"no place for it, or no start, within {STARTING:g} s")
+
 
 class Supervisor:
     """Watches the processes of a program. A runtime implements `_ask`, `_failed`, `_keep`, `_kept`, `_seen` and
@@ -99,38 +119,7 @@ class Supervisor:
         """What all incarnations of the process have counted."""
         return member.steps
 
-    # --- edges --------------------------------------------------------------------------------------------------------
-
-    def _edges(self, member: Member) -> list[tuple[str, str]]:
-        """Pairs (node in another process, node of this process that refers to it)."""
-        here = {node.name for node in member.nodes}
-        return sorted({(edge, node.name) for node in member.nodes for edge in node.edges() if edge not in here})
-
-    def _consumers(self, member: Member) -> list[tuple[str, str]]:
-        """Pairs (node of this process, node in another process that refers to it)."""
-        here = {node.name for node in member.nodes}
-        return sorted(
-            (edge, node.name)
-            for node in self.program.nodes.values()
-            for edge in set(node.edges())
-            if edge in here and node.name not in here
-        )
-
     # --- signs of life ------------------------------------------------------------------------------------------------
-
-    def _is_ready(self, member: Any) -> None:
-        member.ready, member.started = True, time.monotonic()
-
-    def _hangs(self, member: Any, seen: float) -> bool:
-        """Whether a process was silent for too long. `seen`: when it took its last turns. A process that is not ready
-        yet has `STARTING` seconds, because imports and building take long."""
-        allowed = self.hang_seconds if member.ready else STARTING
-        return time.monotonic() - max(seen, member.started) > allowed
-
-    def _silence(self, member: Any) -> Failure:
-        if member.ready:
-            return Failure.found(f"no sign of life for {self.hang_seconds:g} s")
-        return Failure.found(f"no place for it, or no start, within {STARTING:g} s")
 
     def settled(self) -> bool:
         """Asked once the budget is spent: whether no node moves any more, because all experience has been learned from
@@ -167,7 +156,8 @@ class Supervisor:
             often = f"failed {member.failures} times in a row"
             raise ProgramFailed(member.group, often, failure, final=member in self.counting)
         member.incarnation += 1
-        for owner in self._owners(member):
+        groups = {self.where[edge].group for edge, _ in member.edges}
+        for owner in [other for other in self.members if other.group in groups and not other.alone]:
             for node in member.nodes:
                 self._ask(owner, "reclaim", node.name)
         member.start_at = time.monotonic() + min(LONGEST_BACK_OFF, BACK_OFF * 2 ** (member.failures - 1))
@@ -178,11 +168,6 @@ class Supervisor:
         if not member.alone or (member.failures and failure.mishap is None):
             raise ProgramFailed(member.group, "could not be built", failure)
         self._failed(member, failure)
-
-    def _owners(self, member: Member) -> list[Any]:
-        """The processes that keep something for this one: those it refers to, but for those that restart alone."""
-        groups = {self.where[edge].group for edge, _ in self._edges(member)}
-        return [other for other in self.members if other.group in groups and not other.alone]
 
     # --- asking -------------------------------------------------------------------------------------------------------
 

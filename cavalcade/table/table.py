@@ -1,18 +1,18 @@
 """The table between acting and learning. Sampler, remover, size and limiter mean what they mean in Reverb."""
 
 import time
-from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
 
-from cavalcade.errors import Stopped, UserError
+from cavalcade.errors import UserError
 from cavalcade.table import _core
 from cavalcade.table.limiter import Limiter, require_room
 from cavalcade.table.rows import Rows
 from cavalcade.table.selectors import Selector, prioritised, selector
 from cavalcade.table.signature import Items, Signature
-from cavalcade.table.store import NEXT, Store
+from cavalcade.table.store import NEXT
+from cavalcade.table.waiting import Waiting, refuse_nonsense
 from cavalcade.transport import Memory, available
 from cavalcade.tree import Tree
 
@@ -34,7 +34,7 @@ class Sample(NamedTuple):
     made: np.ndarray  # [B] float64, when each item was made: seconds of the wall clock
 
 
-class Table(Store):
+class Table(Waiting):
     """A table in this process. The class methods `queue`, `stack`, `uniform` and `prioritised` make the usual kinds.
 
     Calls do not wait unless they are given a timeout: `False` and `None` mean "not now". They may come from any thread.
@@ -61,7 +61,7 @@ class Table(Store):
     ):
         self.limiter = limiter or Limiter.at_least(1)
         self.size, self.overflow, self.trim_every = size, overflow, trim_every
-        self._refuse_nonsense(max_times_sampled)
+        refuse_nonsense(self.limiter, size, overflow, max_times_sampled)
         given = signature if isinstance(signature, Signature) else Signature.whole(signature)
         capacity, memory = size + overflow, memory or Memory()
         if rows is None:
@@ -96,49 +96,6 @@ class Table(Store):
         """Replay: keeps the newest `size` items and draws them in proportion to priority ** exponent. An item that is
         inserted without a priority gets the highest one so far."""
         return cls(signature, size, prioritised(exponent), "fifo", limiter=limiter, **more)
-
-    def _refuse_nonsense(self, most: int) -> None:
-        """Raise a UserError for settings with which the table cannot work. `most`: `max_times_sampled`."""
-        limits = self.limiter
-        if self.size < 1 or self.overflow < 0 or most < 0:
-            raise UserError("A table needs a size of at least 1, and no negative overflow or max_times_sampled.")
-        if limits.min_size > self.size:
-            raise UserError(
-                f"The table must hold {limits.min_size} items before the first draw but its size is {self.size}."
-            )
-        if most and limits.samples_per_insert > most and np.isfinite(limits.max_diff):
-            raise UserError(
-                f"The table must deadlock: {limits.samples_per_insert:g} samples per insert are asked for, but an item "
-                f"goes after {most}; raise max_times_sampled or lower samples_per_insert."
-            )
-
-    # --- asking ---------------------------------------------------------------------------------------------------
-
-    def ready(self, environments: int) -> bool:
-        """Whether a step of `environments` environments can be written now. In the table's own process it always can;
-        a writer in another process needs granted rows."""
-        return True
-
-    def can_insert(self, count: int) -> bool:
-        return self.limiter.can_insert(count + self.held)
-
-    @property
-    def reserving(self) -> bool:
-        """Whether an actor has to ask for room before it makes an item. It has to if each item is drawn once: an item
-        that was not drawn yet may not be pushed out by another."""
-        return self.max_times_sampled == 1
-
-    def hold(self, count: int) -> None:
-        """Let `count` drawn items still take room; a negative count gives room back. In lock step actors therefore wait
-        until the learner has learned from the drawn items and published its params."""
-        with self.lock:
-            self.held += count
-            self._changed()
-
-    def can_sample(self, count: int) -> bool:
-        live, _, _, spent, *_ = self.counters.tolist()
-        left = live * self.max_times_sampled - spent if self.max_times_sampled else live * count
-        return live > 0 and left >= count and self.limiter.can_sample(count)
 
     # --- moving ---------------------------------------------------------------------------------------------------
 
@@ -242,57 +199,16 @@ class Table(Store):
 
         return RemotePort(self, int(consumer.rpartition("/")[2]))
 
-    def stop(self) -> None:
-        """End all waiting: calls that wait now or would wait later raise `Stopped`."""
-        with self.lock:
-            self.stopped = True
-            self._changed()
-
-    def wait(self, seconds: float | None) -> None:
-        """Sleep until this table or one that shares its rows changes, at most for `seconds` (None: for ever)."""
-        with self.lock:
-            self._rest(seconds)
-
-    def _rest(self, seconds: float | None) -> None:
-        self.rows.waiting += 1
-        try:
-            self.lock.wait(seconds)
-        finally:
-            self.rows.waiting -= 1
-
-    def _changed(self) -> None:
-        if self.rows.waiting:  # this question costs less than notifying nobody
-            self.lock.notify_all()
-
     def _remove(self, count: int) -> None:
         live = len(self)
         _core.remove(self.core, max(0, count))
         self.limiter.deletes += live - len(self)
-
-    def _wait(self, ready: Callable[[], bool], timeout: float | None) -> bool:
-        end = None if timeout is None else time.monotonic() + timeout
-        while timeout != 0.0:
-            if self.stopped:
-                raise Stopped("The table was stopped.")
-            left = None if end is None else end - time.monotonic()
-            if left is not None and left <= 0:
-                return False
-            self._rest(left)
-            if ready():
-                return True
-        return False
 
     # --- looking and keeping ---------------------------------------------------------------------------------------
 
     def tables(self) -> dict[str, "Table"]:
         """The tables that are saved as parts of this one, by name; a single table needs no name."""
         return {"": self}
-
-    def account(self) -> str:
-        return self.limiter.account()
-
-    def report(self) -> dict:
-        return {"table_size": len(self), "table_capacity": self.size}
 
     def state(self) -> dict:
         """A copy of everything, made under the lock, which a thread writes to disk later. Where memory has no room for

@@ -42,7 +42,7 @@ def learned(system, limit, settings, algorithm, draws):
     def counted(*given):
         sample = draw(*given)
         if sample is not None:
-            assert not experiment.parts.lock_step or (sample.version == learner.version).all(), "not its own policy"
+            assert not experiment.algorithm.lock_step or (sample.version == learner.version).all(), "not its own policy"
             seen.append(sample.items["obs"][sample.items["valid"] > 0])
         return sample
 
