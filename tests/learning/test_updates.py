@@ -86,7 +86,7 @@ def finish_together(works, *nodes):
 
 def assert_same(one, other):
     """Parameters, target network, normalisers and count, bit for bit; the optimiser may be a server's."""
-    names = set(one.state) - {"optimiser"}
+    names = set(one.arrays) - {"optimiser"}
     one, other = one.state()["state"], other.state()["state"]
     for name in names:
         for a, b in zip(tree.leaves(one[name]), tree.leaves(other[name]), strict=True):
