@@ -200,6 +200,8 @@ def test_backends_import_their_own_library_only():
     own = {
         "torch_backend": "torch",
         "torch_modules": "torch",
+        "torch_namespace": "torch",
+        "torch_optimiser": "torch",
         "torch_recording": "torch",
         "jax_backend": "jax",
         "flax_modules": "jax",

@@ -7,75 +7,23 @@ persistent views of the vector, and clipping and the optimiser see one tensor in
 import ctypes
 from collections.abc import Callable
 from contextlib import ExitStack
-from functools import partial
-from types import SimpleNamespace
 from typing import Any
 
-import array_api_compat.torch as standard
 import numpy as np
 import torch
-import torch.nn.functional as F
 
 from cavalcade import tree
-from cavalcade.backends import STANDARD
+from cavalcade.backends.torch_namespace import namespace
+from cavalcade.backends.torch_optimiser import TorchOptimiser
 from cavalcade.backends.torch_recording import Recorded, replaying
-from cavalcade.optimiser import STATISTICS, Optimiser
-
-
-def _scan(step: Callable, carry: Any, xs: tuple, reverse: bool = False) -> tuple[Any, Any]:
-    rows = list(zip(*(torch.unbind(x) for x in xs)))
-    outputs = []
-    for row in reversed(rows) if reverse else rows:
-        carry, output = step(carry, *row)
-        outputs.append(output)
-    return carry, torch.stack(outputs[::-1] if reverse else outputs)
-
-
-def _conv2d(x: Any, weight: Any, bias: Any, stride: int, padding: int = 0) -> Any:
-    # channels-last is 1.4 times faster on CPU for the networks used here
-    return F.conv2d(x.contiguous(memory_format=torch.channels_last), weight, bias, stride, padding)
-
-
-def _fractions(x: Any) -> Any:
-    # in one pass, and in the layout that the convolution wants
-    return x.to(torch.float32, memory_format=torch.channels_last).mul_(1.0 / 255.0)
-
-
-def _no_gradient(function: Callable, *args: Any, **named: Any) -> Any:
-    with torch.no_grad():
-        return function(*args, **named)
-
-
-def _namespace(device: torch.device) -> SimpleNamespace:
-    xp = SimpleNamespace(**{name: getattr(standard, name) for name in STANDARD.split()})
-    xp.name = "torch"
-    xp.permute_dims, xp.bool, xp.concat = standard.permute_dims, torch.bool, torch.cat
-    # torch's own functions take `axis` and `keepdims` and skip the wrappers of the compatibility layer
-    xp.sum, xp.mean, xp.max, xp.argmax, xp.clip = torch.sum, torch.mean, torch.amax, torch.argmax, torch.clamp
-    xp.swapaxes, xp.squeeze = torch.swapaxes, torch.squeeze
-    xp.rows = lambda x, index: torch.index_select(x, 0, index)
-    xp.asarray = torch.as_tensor
-    if device.type != "cpu":  # what makes new arrays; on a CPU without a wrapper, since calls cost
-        for name in ("asarray", "arange", "ones", "zeros"):
-            setattr(xp, name, partial(getattr(xp, name), device=device))
-    xp.astype = lambda x, dtype: x.to(dtype)
-    xp.relu, xp.rectified, xp.sigmoid, xp.softplus = torch.relu, torch.relu_, torch.sigmoid, F.softplus
-    xp.linear = lambda x, weight, bias: torch.addmm(bias, x, weight)
-    xp.one_hot = lambda index, count: F.one_hot(index.long(), count).to(torch.float32)
-    xp.stop_gradient = lambda x: x.detach()
-    xp.log_softmax = lambda x: torch.log_softmax(x, -1)
-    # `squeeze` and not `[..., 0]`, whose gradient is written into an array of zeros
-    xp.pick = lambda x, index: torch.gather(x, -1, index.long()[..., None]).squeeze(-1)
-    xp.max_pool = lambda x, size, stride, padding: F.max_pool2d(x, size, stride, padding)
-    xp.conv2d, xp.scan, xp.no_gradient, xp.fractions = _conv2d, _scan, _no_gradient, _fractions
-    return xp
+from cavalcade.optimiser import Optimiser
 
 
 class TorchBackend:
     name = "torch"
 
     def __init__(self, device: torch.device) -> None:
-        self.xp, self.device = _namespace(device), device
+        self.xp, self.device = namespace(device), device
         self.copying = torch.cuda.Stream(device) if device.type == "cuda" else None
         self.stepping: tuple[Callable, Recorded] | None = None  # what updates are made of
 
@@ -98,7 +46,7 @@ class TorchBackend:
 
         return gradient
 
-    def optimiser(self, settings: Optimiser) -> "TorchOptimiser":
+    def optimiser(self, settings: Optimiser) -> TorchOptimiser:
         return TorchOptimiser(settings)
 
     def assign(self, target: torch.Tensor, source: torch.Tensor, now: Any, mix: float = 1.0) -> torch.Tensor:
@@ -180,48 +128,6 @@ class TorchBackend:
 
     def to_numpy(self, arrays: tree.Tree) -> tree.Tree:
         return tree.map(lambda x: x.detach().cpu().numpy() if isinstance(x, torch.Tensor) else np.asarray(x), arrays)
-
-
-class TorchOptimiser:
-    """The rules of torch.optim, in its arithmetic, on one tensor and with their state in the open, so that it can be
-    stored. The count of steps is a tensor, which a recorded update can raise."""
-
-    def __init__(self, settings: Optimiser):
-        self.settings = settings
-
-    def init(self, vector: torch.Tensor) -> dict:
-        kept = STATISTICS[self.settings.name]
-        return {"count": torch.zeros(()), **{name: torch.zeros_like(vector) for name in kept}}
-
-    def update(self, gradient: torch.Tensor, state: dict, vector: torch.Tensor) -> tuple[torch.Tensor, dict]:
-        s, count = self.settings, state["count"]
-        rate: Any = s.learning_rate
-        if s.horizon:
-            rate = s.learning_rate * torch.clamp(1.0 - count / s.horizon, min=0.0)
-        count += 1
-        vector -= self._move(gradient, state) * rate
-        return vector, state
-
-    def _move(self, gradient: torch.Tensor, state: dict) -> torch.Tensor:
-        """What is taken from the parameters at a learning rate of one."""
-        s, decay = self.settings, self.settings.decay
-        if s.name == "sgd":
-            return gradient
-        if s.name == "adam":
-            mean = state["mean"].lerp_(gradient, 1.0 - 0.9)
-            square = state["square"].mul_(0.999).addcmul_(gradient, gradient, value=1.0 - 0.999)
-            scale = 1.0 / (1.0 - 0.9 ** state["count"])  # of the mean, which begins at zero; the square does too
-            root = square.sqrt().div_((1.0 - 0.999 ** state["count"]).sqrt() * scale)
-            return mean / root.add_(s.epsilon / scale)
-        if s.name == "adagrad":
-            square = state["square"].addcmul_(gradient, gradient)
-            return gradient / square.sqrt().add_(s.epsilon)
-        square = state["square"].mul_(decay).addcmul_(gradient, gradient, value=1.0 - decay)
-        if s.name == "rmsprop":
-            return gradient / square.sqrt().add_(s.epsilon)
-        mean = state["mean"].mul_(decay).add_(gradient, alpha=1.0 - decay)
-        variance = torch.clamp(square - mean * mean, min=0.0)  # rounding may take it below
-        return gradient / variance.add_(s.epsilon).sqrt_()
 
 
 def devices() -> dict[str, int]:

@@ -7,11 +7,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from cavalcade.learning.prefetch import Prefetch
+from cavalcade.learning.publishing import Publisher
 from cavalcade.learning.updates import ALONE, Means, Recipe, Work
 from cavalcade.programs import Stopwatch
 from cavalcade.table import Draws, Sample, Table
-from cavalcade.transport import ParamsBroadcast, ParamsService
-from cavalcade.tree import Tree
 
 
 class Drawn(NamedTuple):
@@ -19,7 +18,7 @@ class Drawn(NamedTuple):
     items: Callable[[], dict]  # on the learner's device
 
 
-class LearnerLoop:
+class LearnerLoop(Publisher):
     """Worker: draws from the table when it may, updates, and publishes the parameters under a new version."""
 
     def __init__(
@@ -52,31 +51,7 @@ class LearnerLoop:
         self.lag, self.dropped = 0.0, 0
         self.waited = 0.0  # seconds that items lay in the table, of the draws
         self.drawn: Drawn | None = None  # what is being learned from
-        self.broadcast: Any = None  # to nodes in other processes
-        self._publish()
-
-    def _publish(self) -> None:
-        self.version = self.learner.updates
-        self.published = self.learner.params()
-        if self.broadcast is not None:
-            self.broadcast.publish_params(self.version, *self.published)
-
-    def latest(self, known: int) -> tuple[int, np.ndarray, Tree] | None:
-        """Parameters newer than version `known`, if there are any."""
-        return None if known == self.version else (self.version, *self.published)
-
-    def share(self, consumer: str) -> ParamsBroadcast:
-        """For nodes in other processes: the parameters, one broadcast for all of them."""
-        if self.broadcast is None:
-            self.broadcast = ParamsBroadcast(*self.published)
-            self.broadcast.publish_params(self.version, *self.published)
-        return self.broadcast
-
-    def serve(self, consumer: str) -> ParamsService:
-        """The same for nodes that share no memory with this process."""
-        if self.broadcast is None:
-            self.broadcast = ParamsService(self.version, *self.published)
-        return self.broadcast
+        self.publish(self.learner)
 
     def step(self) -> bool:
         self.watch.start()
@@ -129,7 +104,7 @@ class LearnerLoop:
         learned_with = self.version if self.updates.learned_with is None else self.updates.learned_with
         self.lag += float(learned_with - sample.version.mean())
         self.waited += time.time() - float(sample.made.mean())
-        self._publish()
+        self.publish(self.learner)
         if self.lock_step:
             self.source.hold(-self.batch)
         self.means.add({**self.learner.seen, **metrics})
@@ -178,7 +153,7 @@ class LearnerLoop:
         self.means.sums, self.means.count = state["sums"], state["draws"]
         self.lag, self.dropped = state["lag"], state["dropped"]
         self.batches.held = self._sent(Sample(**state["held"])) if state["held"] else None
-        self._publish()
+        self.publish(self.learner)
 
     def close(self) -> None:
         self.batches.close()
