@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test lint rows sanitize learn bench clean
+.PHONY: demo test quick lint rows sanitize learn bench clean
 
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard cavalcade/*/*.c cavalcade/*/*.h)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -26,6 +26,14 @@ lint: $(READY)
 
 test: lint
 	$(BIN)/pytest -n 2
+
+# what needs neither processes nor training
+QUICK := tests/test_axes.py tests/test_tree.py tests/test_imports.py tests/ops tests/networks/test_activations.py \
+	tests/experience tests/programs tests/table/test_table.py tests/table/test_limiter.py tests/table/test_draws.py \
+	tests/table/test_rows.py tests/table/test_mixture.py tests/envs/test_spaces.py tests/envs/test_masks.py \
+	tests/envs/test_modes.py tests/records/test_curves.py tests/records/test_comparison.py
+quick: lint
+	$(BIN)/pytest -n 2 $(QUICK)
 
 rows: $(READY)
 	CAVALCADE_ALL_ROWS=1 $(BIN)/pytest -n 2 tests/architectures/test_rows.py tests/runs/test_steps.py
