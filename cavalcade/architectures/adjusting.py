@@ -120,7 +120,7 @@ class Adjuster(Valves):
             self.decisions.append(decision)
         self.words[:] = self.rule.numbers
         self.began = (now, drawn)
-        return True
+        return drawn > drawn_then  # else the run may be over: nobody waits for one who only looks on
 
     def report(self) -> dict:
         decisions, self.decisions = self.decisions, []
