@@ -29,10 +29,11 @@ test: lint
 
 # what needs neither processes nor training
 QUICK := tests/test_axes.py tests/test_tree.py tests/test_imports.py tests/ops tests/networks/test_activations.py \
-	tests/experience tests/programs tests/table/test_table.py tests/table/test_limiter.py tests/table/test_draws.py \
+	tests/experience/test_adders.py tests/programs tests/table/test_table.py tests/table/test_limiter.py tests/table/test_draws.py \
 	tests/table/test_rows.py tests/table/test_mixture.py tests/envs/test_spaces.py tests/envs/test_masks.py \
 	tests/envs/test_modes.py tests/records/test_curves.py tests/records/test_comparison.py
-quick: lint
+quick: $(READY)
+	$(BIN)/ruff check .
 	$(BIN)/pytest -n 2 $(QUICK)
 
 rows: $(READY)
