@@ -64,20 +64,17 @@ class VectorAdapter:
 
         space = env.single_observation_space
         self._inspector = Inspector(name, space, self._place)
+        self.remarks = self._inspector.remarks
         raw, self.info = self._reset(seed=self._reset_seed())
         masked = MASK in self.info
         self._encoder = Encoder(name, space, env.single_action_space, masked, self._place, reuses_buffers)
         self.spec = replace(self._encoder.spec, time_limit=time_limit(env))
         self._sentinel = Sentinel(self.spec, self.count, self._place)
         self._observation = self._encode(raw)
-        self._check(self._observation)
+        self._sentinel.check(self._observation)
         self._unused_reset = True
         self._saves = attributes.read(env) is not None and self._repeats()
         self.resume = "restored" if self._saves else "restarted"
-
-    @property
-    def remarks(self) -> dict[str, str]:
-        return self._inspector.remarks
 
     def _reset_seed(self) -> int:
         """The seed for a reset of all environments; resets of some have none, because seeding costs ale-py 0.2 s for
@@ -98,7 +95,7 @@ class VectorAdapter:
         """Reset all environments."""
         raw, self.info = self._reset(seed=self._reset_seed())
         self._observation = self._encode(raw)
-        self._check(self._observation)
+        self._sentinel.check(self._observation)
 
     def _repeats(self) -> bool:
         """Whether saved attributes repeat `TRIED` steps exactly. Afterwards the environment begins as if untouched."""
@@ -114,7 +111,6 @@ class VectorAdapter:
         try:
             result = self._env.reset(**how)
         except Exception as error:
-            self._explain(error)
             raise self._failed(error, "in reset()") from error
         protocol.check_reset(result, self._name, self._place, 0)
         if "seed" in how:  # else only some environments were reset, and the other rows mean nothing
@@ -127,7 +123,6 @@ class VectorAdapter:
         try:
             result = self._env.step(action)
         except Exception as error:
-            self._explain(error)
             raise self._failed(error, f"in step {self._length.max()} of an episode") from error
         self._inspected = self._inspector.due()
         if self._inspected or type(result) is not tuple or len(result) != 5:
@@ -143,27 +138,18 @@ class VectorAdapter:
             self._inspect(batch)  # raises a sentence on what is wrong with the batch
             raise
 
-    def _inspect_rows(self) -> None:
-        """Inspect observations as they were before Gymnasium's SyncVectorEnv, which keeps them, cast them."""
-        kept = getattr(self._env, "_env_obs", None)
-        if isinstance(kept, (list, tuple)) and len(kept) == self.count:
-            rows = [row for row in range(self.count) if kept[row] is not None]  # None: it was not reset yet
-            self._inspector.check_rows([kept[row] for row in rows], rows)
-
     def _inspect(self, batch: Any) -> None:
-        self._inspect_rows()
+        self._inspector.check_rows(*uncast(self._env))
         self._inspector.check_batch(batch, range(self.count))
 
-    def _explain(self, error: Exception) -> None:
-        """Raise a sentence instead of `error` where one is known. If Gymnasium failed to cast observations, the
-        observations themselves say more than its error."""
+    def _failed(self, error: Exception, moment: str) -> EnvironmentFailed:
+        """What to raise from `error`; where a sentence is known that says more, that is raised here. If Gymnasium
+        failed to cast observations, the observations themselves say more than its error."""
         if isinstance(error, UserError):
             raise error
         if isinstance(error, MISTAKES):
-            self._inspect_rows()
+            self._inspector.check_rows(*uncast(self._env))
         protocol.explain(error, self._name, "one of its environments")
-
-    def _failed(self, error: Exception, moment: str) -> EnvironmentFailed:
         return EnvironmentFailed.by(error, self._name, moment, int(self._episode.sum()))
 
     def step(self, action: np.ndarray) -> Step:
@@ -185,7 +171,7 @@ class VectorAdapter:
         current = next_observation = self._encode(raw)
         if self._mode is AutoresetMode.SAME_STEP and any_ended:
             next_observation = self._with_final_rows(current, ended)
-        self._check(next_observation, terminated)
+        self._sentinel.check(next_observation, terminated)
         if self.info and (any_ended or METRICS in self.info):
             self.metrics.add_vector_step(self.info, valid, ended, self._mode is AutoresetMode.SAME_STEP)
 
@@ -195,7 +181,7 @@ class VectorAdapter:
         elif self._mode is AutoresetMode.DISABLED and any_ended:
             current = self._reset_rows(next_observation, ended)
         if current is not next_observation:
-            self._check(current)
+            self._sentinel.check(current)
         self._observation = current
         return Step(
             next_observation=next_observation,
@@ -250,13 +236,9 @@ class VectorAdapter:
         raw, info = self._reset(options={"reset_mask": ended.copy()})
         rows = np.flatnonzero(ended).tolist()
         if self._inspected:
-            self._inspect_rows()
+            self._inspector.check_rows(*uncast(self._env))
             self._inspector.check_batch(take(raw, rows), rows)
         return replaced(observation, rows, tree.take(self._encoder.batch(raw, info), rows))
-
-    def _check(self, observation: tree.Tree, terminated: np.ndarray | None = None) -> None:
-        self._sentinel.check_observation(observation)
-        self._sentinel.check_mask(observation, terminated)
 
     def _place(self, row: int) -> str:
         """Where environment `row` is, in words for a message."""
@@ -309,3 +291,12 @@ class VectorAdapter:
     def close(self) -> None:
         if not self._borrowed:
             self._env.close()
+
+
+def uncast(env: VectorEnv) -> tuple[list, list[int]]:
+    """Observations as they were before Gymnasium's SyncVectorEnv, which keeps them, cast them, and their numbers."""
+    kept = getattr(env, "_env_obs", None)
+    if not isinstance(kept, (list, tuple)) or len(kept) != env.num_envs:
+        return [], []
+    rows = [row for row in range(env.num_envs) if kept[row] is not None]  # None: it was not reset yet
+    return [kept[row] for row in rows], rows

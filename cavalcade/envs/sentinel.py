@@ -26,6 +26,10 @@ class Sentinel:
         ]
         self._choices = np.cumsum((0, *spec.action.counts[:-1]))  # where the mask of each entry of an action begins
 
+    def check(self, observation: tree.Tree, terminated: np.ndarray | None = None) -> None:
+        self.check_observation(observation)
+        self.check_mask(observation, terminated)
+
     def check_observation(self, observation: tree.Tree) -> None:
         """Refuse arrays of another shape than [N, ...] of the spec, NaN and infinity."""
         for keys, shape, is_float in self._leaves:
