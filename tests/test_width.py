@@ -24,6 +24,7 @@ from cavalcade.networks.layers import linear
 from cavalcade.networks.model import build
 from cavalcade.networks.torso import Torso, conditioned
 from cavalcade.optimiser import Group, Optimiser
+from tests.helpers.compilation import quick_compilation  # noqa: F401
 
 TORSO = Torso((8,), "tanh", "nature", "orthogonal")
 

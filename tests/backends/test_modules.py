@@ -2,7 +2,6 @@
 
 import flax.linen as flax
 import gymnasium as gym
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -15,6 +14,7 @@ from cavalcade.errors import UserError
 from cavalcade.experiment.experiment import Experiment, Settings
 from cavalcade.specs import MASK
 from cavalcade.tree import Layout
+from tests.helpers.compilation import quick_compilation  # noqa: F401
 
 SETTINGS = {
     "ppo": {"unroll": 8, "epochs": 2, "minibatches_per_epoch": 3},
@@ -22,14 +22,6 @@ SETTINGS = {
     "dqn": {"replay_start": 16, "batch": 16, "updates_per_draw": 1, "update_every": 4},
 }
 KINDS = {"torch": "torch", "linen": "jax", "nnx": "jax"}  # of modules, and their backends
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """XLA's optimisations take much of the time of these tests and change no more than the last bits."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 # --- environments and modules -------------------------------------------------------------------------------------

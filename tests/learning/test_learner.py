@@ -15,6 +15,7 @@ from cavalcade.networks.model import forward_of
 from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK
+from tests.helpers.compilation import quick_compilation  # noqa: F401
 from tests.helpers.items import blank
 
 SMALL = {"hidden": (16,), "normalise_observations": False}
@@ -40,14 +41,6 @@ CASES = {
     "dqn, masked": ("dqn", "cavalcade/MaskedBandit-v0", {**DQN, "dueling": False, "double": False}),
 }
 EACH = ["dqn", "a2c", "ppo", "recurrent ppo", "impala", "ppo, penalty, continuous"]
-
-
-@pytest.fixture(autouse=True, scope="module")
-def quick_compilation():
-    """XLA's optimisations take a third of the time of these tests and change no more than the last bits."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 def parts_of(case, backend="torch", seed=0, **overrides):
