@@ -1,4 +1,4 @@
-"""Learning: the learner (what an update is), the loop around it, and how several learners update together."""
+"""Learning: the learner (state and updates), the worker around it, and how several learners update together."""
 
 from cavalcade.learning.learner import Learner
 from cavalcade.learning.loop import LearnerLoop

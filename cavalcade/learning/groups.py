@@ -1,8 +1,8 @@
-"""Groups of parameters with a rate, a clip and a period each, over the same one vector.
+"""Groups of params with a rate, a clip and a period each, over the same one vector.
 
-Gradients stay one vector, so all-reduce, parameter servers and lock-free updates work as without groups: whoever holds
-a slice of the vector has the ranges of the groups that fall into it. Without groups there is one range, and the
-backend's optimiser gets the whole.
+Gradients stay one vector, so all-reduce, parameter servers and hogwild work as without groups: a node that holds a
+slice of the vector has the ranges of the groups that fall into its slice. Without groups there is one range, and the
+backend's optimiser gets the whole vector.
 """
 
 from typing import Any, NamedTuple
@@ -13,11 +13,11 @@ from cavalcade.networks import Model
 from cavalcade.optimiser import Group, Optimiser
 from cavalcade.tree import Layout, Tree, map
 
-REST = ""  # the name of the group of all parts that have none
+REST = ""  # the name of the group of all parts for which the settings name no group
 
 
 class Range(NamedTuple):
-    """Consecutive parameters of one group."""
+    """Consecutive params of one group: `vector[start:end]`."""
 
     group: str
     start: int
@@ -42,7 +42,7 @@ def ranges(layout: Layout, model: Model, settings: Optimiser) -> list[Range]:
 
 
 class Rule:
-    """An optimiser over a vector, or over a slice of it, that treats each group in its own way."""
+    """An optimiser over the vector of params, or a slice of it, with the rate, clip and period of each group."""
 
     def __init__(self, backend: Backend, settings: Optimiser, cuts: list[Range]):
         self.backend, self.settings, self.cuts = backend, settings, cuts
@@ -51,7 +51,7 @@ class Rule:
         self.alone = len(cuts) == 1 and cuts[0].group == REST
 
     def of_slice(self, part: slice) -> "Rule":
-        """For who holds these parameters only."""
+        """The rule for a node that holds only this slice of the params."""
         inside = [
             Range(cut.group, max(cut.start, part.start) - part.start, min(cut.end, part.stop) - part.start)
             for cut in self.cuts
@@ -66,7 +66,7 @@ class Rule:
         return {**states, "calls": self.backend.zero()}
 
     def update(self, gradient: Any, state: Tree, vector: Any) -> tuple[Any, Tree]:
-        """The parameters and the state after one update with this gradient, which was clipped before."""
+        """The params and the optimiser's state after one update with this gradient [n], which is clipped already."""
         if self.alone:
             return self.optimisers[0].update(gradient, state, vector)
         calls = self.backend.increment(state["calls"])
@@ -84,7 +84,7 @@ class Rule:
         return self.backend.joined(vector, pieces), {**states, "calls": calls}
 
     def clipped(self, xp: Any, gradient: Any) -> tuple[Any, Any]:
-        """The gradient with each group scaled down to its largest norm, and the norm of the whole before that."""
+        """The gradient with each group scaled down to its largest norm, and the norm of all before clipping."""
         norm = xp.sqrt(xp.sum(gradient * gradient))
         if self.alone:
             return _scaled(xp, gradient, norm, self.settings.clip), norm

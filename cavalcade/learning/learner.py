@@ -1,8 +1,8 @@
-"""A learner: an algorithm's trainable state on a backend, cut in two on purpose.
+"""A learner: the trainable state of an algorithm on a backend, and the updates of that state.
 
-`gradients(samples)` and `apply(gradient)` are separate so that the same algorithm can learn alone, behind a parameter
-server or by all-reduce: whoever moves the gradient sits in between. `update(items)` is both, for every minibatch of a
-draw. The arithmetic is in `computation.py`; here are the state, and NumPy arrays going in and out.
+`gradients(samples)` and `apply(gradient)` are separate, so that servers, an all-reduce or hogwild can come between them
+and the same algorithm learns with other learners as it does alone. `update(items)` does both for every minibatch of a
+draw. The arithmetic is in `computation.py`; here are the state, and the NumPy arrays that go in and out.
 """
 
 from collections.abc import Iterator
@@ -23,6 +23,8 @@ from cavalcade.tree import Layout, Tree
 
 
 class Learner:
+    """The params, the optimiser's state, the statistics, the coefficients and the target params of one algorithm."""
+
     def __init__(self, algorithm: Algorithm, model: Model, backend: Backend, optimiser: Optimiser, seed: int):
         self.algorithm, self.model, self.backend = algorithm, model, backend
         self.rng = np.random.default_rng((seed, 1))
@@ -48,9 +50,9 @@ class Learner:
             self.arrays["coefficients"] = tree.map(
                 lambda x: backend.vector(np.array(x, np.float32)), self.adaptation.initial
             )
-        self.seen: dict[str, float] = {}  # metrics of the last draw before it was learned from
-        self.priorities: np.ndarray | None = None  # [items] of the last draw, by which they may be drawn from now on
-        self.judged: np.ndarray | None = None  # and of the last minibatch
+        self.seen: dict[str, float] = {}  # metrics of the last draw, made before its first update
+        self.priorities: np.ndarray | None = None  # [B] new priorities of the items of the last draw
+        self.judged: np.ndarray | None = None  # [samples] the same of the last minibatch
         self._update, self._prepare = backend.compile(text.update), backend.compile(text.prepare)
         self._gradients, self._clip = backend.record(text.gradients), backend.compile(text.clip)
         self._apply, self._adapt = backend.compile(text.apply), backend.compile(text.adapt)
@@ -58,8 +60,8 @@ class Learner:
     # --- updates ------------------------------------------------------------------------------------------------------
 
     def update(self, items: Tree) -> dict[str, float]:
-        """All updates of one draw of items [B, ...], which may be on the backend's device already; the mean of each
-        metric. `priorities` [B] is what the table may draw them by from now on."""
+        """All updates of one draw of items [B, ...], which may be on the backend's device already. Returns the mean of
+        each metric; `priorities` [B] is set if the loss gives priorities."""
         count = len(tree.leaves(items)[0])
         plan = self._plan(count)
         arrays = self.backend.from_numpy(items)
@@ -76,12 +78,12 @@ class Learner:
         return means
 
     def _plan(self, count: int) -> Tree:
-        """Which samples of a draw each update is made from, and the noise of its loss; [updates, ...]."""
+        """The plan of a draw of `count` items, arrays [updates, ...]: `index` of samples, and `noise` of the loss."""
         indices = self.algorithm.minibatches(self.rng, count)
         return {"index": indices, "noise": self.algorithm.learning_noise(self.model.spec, self.rng, indices)}
 
     def minibatches(self, items: Tree) -> Iterator[tuple[Tree, Tree]]:
-        """Prepared samples of a draw and the plan of each minibatch; what `update` goes through by itself."""
+        """For updates with other learners: all samples of the draw and a row of the plan, once for each update."""
         count = len(tree.leaves(items)[0])
         plan = self._plan(count)
         self.updates_per_draw = len(plan["index"])
@@ -90,12 +92,12 @@ class Learner:
         self.priorities, priorities = None, np.empty(count, np.float32)
         for number in range(self.updates_per_draw):
             yield samples, tree.take(plan, number)
-            if self.judged is not None:
+            if self.judged is not None:  # by `gradients`, which the caller calls once for each row
                 priorities[plan["index"][number]] = self.judged
                 self.priorities = priorities
 
     def gradients(self, samples: Tree, plan: Tree | None = None) -> tuple[np.ndarray, dict[str, float]]:
-        """The gradient vector of the samples that the plan names, or of all, not clipped; no parameter changes."""
+        """The gradient [n], not clipped, of the samples that a row of the plan names (None: all); and the metrics."""
         if plan is None:
             plan = {"index": np.arange(len(tree.leaves(samples)[0])), "noise": {}}
         arrays = self.backend.from_numpy({"samples": samples, "plan": plan})
@@ -106,23 +108,23 @@ class Learner:
         return gradient, metrics
 
     def clipped(self, gradient: np.ndarray) -> tuple[np.ndarray, float]:
-        """As an update clips it, and its norm."""
+        """The gradient [n], clipped as `apply` clips it, and its norm before."""
         gradient, norm = self._clip(self.backend.from_numpy(gradient))
         return self.backend.to_numpy(gradient), float(norm)
 
     def apply(self, gradient: np.ndarray, metrics: dict | None = None) -> dict:
-        """One optimiser step with this gradient vector; `metrics` of its loss, where there are coefficients."""
+        """One update with this gradient [n], clipped here; `metrics` of its loss, which coefficients change by."""
         given = self.backend.from_numpy({"gradient": gradient, "read": _numbers(self.read(metrics or {}))})
         self.arrays, metrics = self._apply(self.arrays, given["gradient"], given["read"])
         return self.backend.to_numpy(metrics)
 
     def adapt(self, metrics: dict[str, float]) -> None:
-        """Change the coefficients after an update that was made elsewhere, with this learner's gradient."""
+        """Change the coefficients after an update that servers or shared arrays made with this learner's gradient."""
         if self.adaptation:
             self.arrays = self._adapt(self.arrays, self.backend.from_numpy(_numbers(self.read(metrics))))
 
     def read(self, metrics: dict) -> dict:
-        """Those that coefficients change by."""
+        """Of these metrics, the ones that the rule of the coefficients reads."""
         return self.text.read(metrics)
 
     def require_finite(self, metrics: dict[str, float]) -> None:
@@ -134,8 +136,8 @@ class Learner:
 
     # --- what others bring and take -----------------------------------------------------------------------------------
     def begin_with(self, vector: np.ndarray, statistics: Tree) -> None:
-        """Before the first update: parameters of another policy, for the target network too, and those of its
-        normalisers that are here as well."""
+        """Before the first update, take the params [n] of another policy, for the target too, and those of its moments
+        that this model has as well."""
         copies = {name: vector for name in ("params", "target") if name in self.arrays}
         loaded = self.backend.load({name: self.arrays[name] for name in copies}, copies)
         self.arrays = {**self.arrays, **loaded}
@@ -143,7 +145,7 @@ class Learner:
         self.take_statistics({name: statistics.get(name, moments) for name, moments in fresh.items()})
 
     def adopt(self, vector: np.ndarray, updates: int) -> None:
-        """Parameters that others have brought so far; the target network follows as if the updates were made here."""
+        """Take params [n] that all learners have brought to `updates`; the target follows as if this learner had."""
         before = self.updates
         new = {"params": vector, "updates": np.int32(updates)}
         changed = self.backend.load({name: self.arrays[name] for name in new}, new)
@@ -154,14 +156,14 @@ class Learner:
             self.arrays["target"] = self.backend.assign(self.arrays["target"], self.arrays["params"], True, share)
 
     def moments(self) -> np.ndarray:
-        """The normalisers as one vector, to be averaged with those of others."""
+        """All moments as one vector, which is averaged with those of other learners."""
         return self.moments_layout.flatten(self.backend.to_numpy(self.arrays["statistics"]))
 
     def take_moments(self, vector: np.ndarray) -> None:
         self.take_statistics(self.moments_layout.unflatten(vector))
 
     def statistics(self) -> Tree:
-        """A copy of the normalisers."""
+        """A copy of the moments of all that is normalised, as a tree."""
         return tree.map(np.array, self.backend.to_numpy(self.arrays["statistics"]))
 
     def take_statistics(self, statistics: Tree) -> None:
@@ -174,7 +176,7 @@ class Learner:
         return int(self.arrays["updates"])
 
     def params(self) -> tuple[np.ndarray, Tree]:
-        """A copy of the parameter vector, and the statistics."""
+        """Copies of the params [n] and of the statistics."""
         return np.array(self.backend.to_numpy(self.arrays["params"])), self.statistics()
 
     def state(self) -> dict:
@@ -183,7 +185,7 @@ class Learner:
 
     def restore(self, kept: dict) -> None:
         state = kept["state"]
-        if self.adaptation and DRAW in self.adaptation.initial:  # a draw that was interrupted is learned from anew
+        if self.adaptation and DRAW in self.adaptation.initial:  # learn anew from an interrupted draw
             anew = tree.map(np.float32, self.adaptation.initial[DRAW])
             state = {**state, "coefficients": {**state["coefficients"], DRAW: anew}}
         self.arrays = self.backend.load(self.arrays, state)
@@ -191,5 +193,5 @@ class Learner:
 
 
 def _numbers(metrics: dict) -> dict:
-    """As arrays, which every backend takes."""
+    """The metrics as float32 arrays, which every backend takes."""
     return {name: np.array(value, np.float32) for name, value in metrics.items()}

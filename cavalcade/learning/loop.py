@@ -1,4 +1,4 @@
-"""The worker around a learner: draws from the table when it may, updates, and publishes the parameters."""
+"""The worker around a learner, and the batch that it has drawn."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -14,12 +14,14 @@ from cavalcade.table import Draws, Sample, Table
 
 
 class Drawn(NamedTuple):
+    """A batch that has left the table and was not learned from yet."""
+
     sample: Sample
-    items: Callable[[], dict]  # on the learner's device
+    items: Callable[[], dict]  # returns the items on the learner's device
 
 
 class LearnerLoop(Publisher):
-    """Worker: draws from the table when it may, updates, and publishes the parameters under a new version."""
+    """Worker: draws a batch when the limiter allows it, makes its updates, and publishes the params."""
 
     def __init__(
         self,
@@ -34,26 +36,26 @@ class LearnerLoop(Publisher):
         valves: Any = None,
         number: int = 0,
     ):
-        """`source`: a table, or several drawn from as one. `importance`: exponent of the weights that correct for
-        prioritised draws; None where draws are uniform. `max_lag`: unrolls made more updates ago count for nothing; 0
-        bears any lag. `prefetch`: a batch may be drawn while the one before it is learned. `updates`: how they are
-        made; `partners`: the nodes that have a part in it. `valves`: say whether the learner of this `number` is to
-        draw (see `adjusting.py`)."""
+        """`source`: a table, or shards. `batch`: items of one draw. `importance`: exponent of the weights that correct
+        for prioritised draws; None if draws are uniform. `max_lag`: unrolls made more updates ago are left out of the
+        loss; 0 leaves out none. `prefetch`: a batch may be drawn while another is learned from. `updates`: how updates
+        are made; `partners`: nodes that have a part in them. `valves`: whether the learner `number` may draw."""
         self.learner, self.source, self.batch, self.importance = learner(), source, batch, importance
         self.max_lag = max_lag
         self.lock_step = self.learner.algorithm.lock_step and isinstance(source, Table)
         self.batches, self.prefetch = Prefetch(self._draw, prefetch), prefetch
         self.valves, self.number = valves, number
         self.updates = updates(self.learner, list(partners))
-        self.work: Work | None = None  # on what was drawn, as long as others have to move first
+        self.work: Work | None = None  # the updates of the draw that is being learned from
         self.watch = Stopwatch()
-        self.means = Means()  # of the draws since the last report
-        self.lag, self.dropped = 0.0, 0
-        self.waited = 0.0  # seconds that items lay in the table, of the draws
-        self.drawn: Drawn | None = None  # what is being learned from
+        self.means = Means()  # of the metrics, over the draws since the last report
+        self.lag, self.dropped = 0.0, 0  # since then: sum of the policy lags of draws; stale unrolls
+        self.waited = 0.0  # seconds that items lay in the table, summed over these draws
+        self.drawn: Drawn | None = None  # the batch that is being learned from
         self.publish(self.learner)
 
     def step(self) -> bool:
+        """Go on with the updates of the draw under way, or draw if there is none; whether anything moved."""
         self.watch.start()
         began = self.work is None
         if began and not self._begin():
@@ -73,7 +75,7 @@ class LearnerLoop(Publisher):
         return True
 
     def _closed(self) -> bool:
-        """Nothing more is to be drawn; what was drawn or asked for already is learned while it is fresh."""
+        """Whether the valves forbid to draw. A batch that is held or asked for already is learned from first."""
         if self.valves is None:
             return False
         trains = self.valves.trains(self.number)
@@ -81,6 +83,7 @@ class LearnerLoop(Publisher):
         return not trains and self.batches.held is None and not (isinstance(self.source, Draws) and self.source.asked)
 
     def _begin(self) -> bool:
+        """Take a batch and begin its updates; False if there is none now."""
         if self._closed():
             return False
         self.drawn = self.batches.take()
@@ -88,7 +91,7 @@ class LearnerLoop(Publisher):
             return False
         sample, items = self.drawn.sample, self.drawn.items()
         if self.max_lag:
-            stale = self.version - sample.version > self.max_lag  # by now, however long ago it was drawn
+            stale = self.version - sample.version > self.max_lag  # as of now, not as of the draw
             items = {**items, **self._without_stale({"valid": sample.items["valid"]}, stale)}
         self.work = self.updates.update(items)
         if self.lock_step:
@@ -118,13 +121,13 @@ class LearnerLoop(Publisher):
         return Drawn(sample, self.learner.backend.send(items))
 
     def _without_stale(self, items: dict, stale: np.ndarray) -> dict:
-        """Steps that are not valid reach neither gradients nor statistics, and the shapes stay what they were."""
+        """Mark the steps of stale unrolls [B] as not valid: no gradient and no statistics see them; shapes stay."""
         self.dropped += int(np.count_nonzero(stale))
         return {**items, "valid": items["valid"] * ~stale[:, None]}
 
     @property
     def draws(self) -> int:
-        """That were learned from since the last report."""
+        """Draws that were learned from since the last report."""
         return self.means.count
 
     def account(self) -> str:
@@ -145,7 +148,7 @@ class LearnerLoop(Publisher):
 
     def state(self) -> dict:
         counted = {"sums": self.means.sums, "draws": self.draws, "lag": self.lag, "dropped": self.dropped}
-        held = self.batches.held or self.drawn  # it has left the table, and would be lost; learned from once more
+        held = self.batches.held or self.drawn  # the table has it no more: it is saved here
         return {**self.learner.state(), **counted, "held": held.sample._asdict() if held else {}}
 
     def restore(self, state: dict) -> None:

@@ -1,11 +1,11 @@
 """The next batch, drawn by a thread while the learner works on the current one.
 
-The thread works only while an update does. Between two steps of the learner the table is at rest and at most one batch
-is held here, so a checkpoint has one meaning: what is held has left the table and was not learned from; the learner
-saves it with its own state and learns from it first when it is restored.
+The thread draws only while an update is made. Between two steps of the learner no thread uses the table, and at most
+one batch is held here, so that a checkpoint is consistent: the held batch has left the table and was not learned from;
+the learner saves it with its own state, and learns from it first after `restore`.
 
-To hand a draw over and to wait for it costs a tenth of a millisecond, and both threads want the GIL. Where updates
-are short that is more than a draw takes, so the thread is used only once updates take long.
+To hand a draw to the thread and wait for it costs a tenth of a millisecond, and both threads want the GIL. Where
+updates are short that is more than a draw takes, so the thread is used only if the last update took `LONG` seconds.
 """
 
 from collections.abc import Callable, Iterator
@@ -14,23 +14,24 @@ from contextlib import contextmanager
 from time import perf_counter
 from typing import Generic, TypeVar
 
-LONG = 4e-3  # seconds of an update from which on the next batch is drawn beside it
+LONG = 4e-3  # seconds: beside updates that take at least so long the next batch is drawn
 
 Batch = TypeVar("Batch")
 
 
 class Prefetch(Generic[Batch]):
-    """`draw` gives a batch, or None if there is none now. `ahead`: whether it may be called before the last batch was
-    learned from; without it there is no thread."""
+    """Draws batches one after the other, the next one beside an update where that is allowed and saves time."""
 
     def __init__(self, draw: Callable[[], Batch | None], ahead: bool):
+        """`draw`: returns a batch, or None if there is none now. `ahead`: whether `draw` may be called before the last
+        batch was learned from; if not, no thread is made."""
         self.draw, self.ahead = draw, ahead
         self.held: Batch | None = None
-        self.seconds = 0.0  # that the last update took
+        self.seconds = 0.0  # how long the last update took
         self.threads: ThreadPoolExecutor | None = None
 
     def take(self) -> Batch | None:
-        """The batch that is held, or else one that is drawn now."""
+        """The held batch, or else one that is drawn now; None if there is none now."""
         if self.held is None:
             return self.draw()
         batch, self.held = self.held, None
@@ -38,8 +39,8 @@ class Prefetch(Generic[Batch]):
 
     @contextmanager
     def beside(self) -> Iterator[None]:
-        """`with` this an update is made: beside it the next batch is drawn, if that is worth it. An error of the draw
-        is raised at the end."""
+        """`with prefetch.beside():` make an update; beside it the thread draws the next batch if the last update took
+        long. An exception of the draw is raised when the update is done."""
         drawing, began = None, perf_counter()
         if self.ahead and self.held is None and self.seconds >= LONG:
             self.threads = self.threads or ThreadPoolExecutor(1, "prefetch")
@@ -49,7 +50,7 @@ class Prefetch(Generic[Batch]):
         finally:
             self.seconds = perf_counter() - began
             if drawing is not None:
-                wait([drawing])  # even if the update failed: whoever ends the program finds the table at rest
+                wait([drawing])  # even if the update failed: no thread may use the table when the program ends
         if drawing is not None:
             self.held = drawing.result()
 

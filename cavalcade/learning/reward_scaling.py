@@ -1,6 +1,6 @@
-"""Rewards in units of the deviation of their discounted sums, so that one learning rate suits tasks of any scale.
+"""Rewards in units of the standard deviation of their discounted sums, so that one learning rate suits any scale.
 
-The statistics are learner state and lie beside those of the observations.
+The moments are part of the learner's statistics, beside those of the observations.
 """
 
 from typing import Any
@@ -8,16 +8,17 @@ from typing import Any
 from cavalcade.networks import normaliser
 from cavalcade.tree import Tree
 
-REWARD = "reward"  # key of the reward's statistics beside the observations'
+REWARD = "reward"  # key of the moments of the discounted sums in the statistics
 
 
 def fresh() -> Tree:
-    """Statistics before any reward was seen."""
+    """The moments before any reward was seen."""
     return {REWARD: normaliser.fresh(())}
 
 
 def scaled(xp: Any, statistics: Tree, items: Tree) -> tuple[Tree, Tree]:
-    """Unrolls [B, T, ...] with their rewards in the new units, and the statistics with these unrolls in them."""
+    """The unrolls [B, T, ...] with their rewards in the new units, and the statistics after these unrolls. The sum of
+    discounted rewards begins at zero with every unroll and every episode."""
     reward, discount, valid = (xp.swapaxes(items[name], 0, 1) for name in ("reward", "discount", "valid"))
 
     def accumulate(total: Any, r_t: Any, ongoing_t: Any) -> tuple[Any, Any]:

@@ -1,10 +1,11 @@
-"""How gradients become updates: a learner's own, with others by all-reduce, through a parameter server, or lock-free.
+"""How gradients become updates: by a learner alone, by all-reduce, by parameter servers, or by hogwild.
 
-Each is a class with `update(items)`, a generator: it yields whether it moved as long as others have to move first, and
-returns the mean of each metric. So a learner never blocks, on any runtime, and in one process the order is fixed.
+Each way is a class with `update(items)`, a generator. While it has to wait for other nodes it yields whether it moved;
+in the end it returns the mean of each metric. So a learner never blocks, on any runtime, and in one process the order
+of all nodes' steps is fixed.
 
-An architecture gives a learner's worker a recipe, plain data that is called with the learner and its partners, the
-nodes that it makes updates with: `Alone` here, `ByServers`, `ByAllReduce` and `Unlocked` beside their nodes.
+An architecture gives a learner's worker a recipe: plain data that is called with the learner and its partners, the
+nodes that it makes updates with. `Alone` is here; `ByServers`, `ByAllReduce` and `Unlocked` are beside their nodes.
 """
 
 from collections.abc import Generator
@@ -17,20 +18,26 @@ Work = Generator[bool, None, dict[str, float]]
 
 
 class Updates(Protocol):
-    learned_with: int | None  # version of the params of the last gradient, where others change them; None: our own
+    """How one learner makes its updates."""
 
-    def update(self, items: Any) -> Work: ...
+    # version of the params that the last draw's first gradient was made with; None: the version published last
+    learned_with: int | None
+
+    def update(self, items: Any) -> Work:
+        """Make all updates of one draw of items [B, ...]."""
 
     def counted(self) -> dict[str, float]:
-        """What was dropped and why, since the last time; for the report."""
+        """For the report: how many gradients were dropped since the last call, by reason."""
 
 
 class Recipe(Protocol):
+    """Makes the `Updates` of a learner, in the learner's process."""
+
     def __call__(self, learner: Learner, partners: list) -> Updates: ...
 
 
 class Own:
-    """The learner alone: all updates of a draw in one call."""
+    """The learner makes its updates alone, all updates of a draw in one call."""
 
     learned_with: int | None = None
 
@@ -38,7 +45,7 @@ class Own:
         self.learner = learner
 
     def update(self, items: Any) -> Work:
-        yield from ()  # nobody to wait for
+        yield from ()  # a generator that waits for no other node
         return self.learner.update(items)
 
     def counted(self) -> dict[str, float]:
@@ -47,6 +54,8 @@ class Own:
 
 @dataclass(frozen=True)
 class Alone:
+    """The recipe of `Own`."""
+
     def __call__(self, learner: Learner, partners: list) -> Own:
         return Own(learner)
 
@@ -55,7 +64,7 @@ ALONE = Alone()
 
 
 class Means:
-    """The mean of each metric over updates, or over draws."""
+    """The mean of each metric over the updates of a draw, or over draws."""
 
     def __init__(self) -> None:
         self.sums: dict[str, float] = {}

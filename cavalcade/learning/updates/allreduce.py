@@ -2,14 +2,15 @@
 
     params <- params - step(1/n sum_i gradient_i),    over the n >= W - D of the W learners that were there in time.
 
-At first they agree on one state, that of whoever has come furthest: after a checkpoint they need not be at one update.
-From then on all apply the same means in the same order, so they stay equal without being told. A round is closed when
-W - D gradients are there; whoever comes later finds his own dropped, and applies the means that he missed. If those are
-as many as a draw has updates, he draws anew: the others have long left the policy that his draw was made with. Nobody
-gets more than some rounds ahead of the slowest, for whom the means are kept.
+At first the learners agree on one state, that of the learner with most updates, because after a checkpoint their
+numbers of updates may differ. From then on all learners apply the same means in the same order, so they stay equal. A
+round is closed when W - D gradients are there. A learner whose gradient comes later finds it dropped, and applies the
+means that it missed. If it missed more rounds than a draw has updates, it draws anew, because the params of the others
+are far from those that its batch was made with. No learner gets more than some rounds ahead of the slowest, because the
+means are kept for the slowest.
 
-In one process, and where messages are the only way, a node takes the mean. Between processes of one machine learners do
-it among themselves (`gloo.py`).
+In one process, and between processes that share no memory, a node computes the mean. Between processes of one machine
+the learners compute it among themselves (`gloo.py`).
 """
 
 from collections.abc import Callable, Generator
@@ -26,27 +27,29 @@ from cavalcade.learning.updates.gloo import FEWEST, GlooAttendees
 from cavalcade.transport import Client, Exchange, RemoteClient, ServedDesk, Signpost
 from cavalcade.tree import Tree
 
-PULL, PUSH, AGREE = 0, 1, 2  # what a learner asks: a mean that it missed, to take part, which state to begin with
+PULL, PUSH, AGREE = 0, 1, 2  # a learner asks for a mean that it missed, brings a gradient, or agrees on the state
 
 
 class Meeting:
-    """Node: where gradients meet. As a worker it takes means; between processes it only tells who sits where, and must
-    then not share its own with a learner."""
+    """Node: where the gradients of learners meet. For learners in its own process, or reached by messages, it computes
+    the means as a worker. For learners in other processes of this machine it only gives each an address; then no
+    learner may be in its own process."""
 
     def __init__(self, learner: Callable[[], Learner], learners: int, drop: int = 0):
-        """`drop`: how many gradients may be missing when a round is closed."""
+        """`drop`: D, how many of the `learners` gradients may be missing when a round is closed."""
         if not 0 <= drop < learners:
             raise UserError(f"Of {learners} gradients {drop} cannot be dropped; at least one has to be left.")
         self.size, self.learners, self.drop = contribution(learner()), learners, drop
         blank, number, yes = np.zeros(self.size, np.float32), np.zeros((), np.int64), np.zeros((), np.bool_)
         request = {"vector": blank, "round": number, "what": number}
         self.exchange = Exchange(request, {"vector": blank, "next": number, "included": yes, "more": yes})
-        self.round = 0  # the one that is open
-        self.there: dict[str, np.ndarray] = {}  # contributions to it
-        self.closed: dict[int, tuple[np.ndarray, set[str]]] = {}  # means of the last rounds, and who was in them
+        self.round = 0  # the number of the open round
+        self.there: dict[str, np.ndarray] = {}  # contributions to the open round, by desk
+        self.closed: dict[int, tuple[np.ndarray, set[str]]] = {}  # of a round: its mean, and the desks in it
         self.attendees = GlooAttendees(self.size, learners, drop)
 
     def step(self) -> bool:
+        """Answer the requests that can be answered, and close the open round if enough gradients are there."""
         asking = [desk for desk in self.exchange.desks if desk.waiting]
         if len(asking) == self.learners and all(desk.request["what"] == AGREE for desk in asking):
             return self._agree(asking)
@@ -54,7 +57,7 @@ class Meeting:
         for desk in asking:
             what, asked = int(desk.request["what"]), int(desk.request["round"])
             if what == AGREE:
-                continue  # until all do
+                continue  # answered when all learners agree
             if asked < self.round:
                 mean, members = self.closed[asked]
                 more = asked + 1 < self.round
@@ -67,13 +70,13 @@ class Meeting:
         if len(self.there) >= self.learners - self.drop and slowest > self.round - FEWEST:
             vectors = np.stack([self.there[name] for name in sorted(self.there)])
             self.closed[self.round] = (vectors.mean(axis=0), set(self.there))
-            self.closed.pop(self.round - FEWEST, None)  # the slowest has it
+            self.closed.pop(self.round - FEWEST, None)  # the slowest learner has this mean already
             self.round, self.there = self.round + 1, {}
             moved = True
         return moved
 
     def _agree(self, desks: list) -> bool:
-        """One piece of the state of whoever has come furthest, for all."""
+        """Answer all desks with one piece of the state of the learner with most updates."""
         furthest = max(desks, key=lambda desk: int(desk.request["round"]))
         vector, self.round = np.copy(furthest.request["vector"]), int(furthest.request["round"])
         for desk in desks:
@@ -101,18 +104,19 @@ class Meeting:
 
 
 class Attendee:
-    """A learner's place at the meeting, through a desk."""
+    """A learner's place at the meeting, which asks at a desk of the node."""
 
     def __init__(self, client: Client | RemoteClient, size: int, learners: int):
         self.client, self.size, self.learners = client, size, learners
-        self.round = self.late = 0
+        self.round = self.late = 0  # the next round of this learner; its gradients that were dropped
         self.blank = np.zeros(size, np.float32)
 
     def desk(self, name: str) -> "Attendee":
         return self
 
     def agree(self, updates: int, state: np.ndarray) -> Generator[bool, None, np.ndarray]:
-        """The state that all begin with; it is larger than a contribution, and comes in pieces."""
+        """The state [m] that all learners begin with, given this learner's. It is larger than a contribution, so it is
+        exchanged in pieces."""
         agreed = np.empty_like(state)
         for start in range(0, len(state), self.size):
             piece = state[start : start + self.size]
@@ -126,13 +130,13 @@ class Attendee:
         return agreed
 
     def post(self, vector: np.ndarray | None) -> None:
-        """A contribution to the open round; None asks for a mean that was missed."""
+        """Send a contribution [size] to the open round; None asks for the next mean that was missed."""
         self.pushed = vector is not None
         sent = self.blank if vector is None else vector
         self.client.send({"vector": sent, "round": self.round, "what": PUSH if self.pushed else PULL})
 
     def take(self) -> tuple[np.ndarray, bool] | None:
-        """The next mean and whether there are more; None if the round is open."""
+        """The mean [size] of the next round, and whether later rounds are closed too; None if it is open."""
         reply = self.client.take()
         if reply is None:
             return None
@@ -143,6 +147,8 @@ class Attendee:
 
 @dataclass(frozen=True)
 class AttendeeAddress:
+    """By which a learner that shares no memory with the meeting reaches it."""
+
     size: int
     learners: int
 
@@ -152,8 +158,10 @@ class AttendeeAddress:
 
 @dataclass(frozen=True)
 class ByAllReduce:
+    """The recipe of `Reduced`."""
+
     name: str  # of the learner's node
-    summed: bool = False
+    summed: bool = False  # gradients are added up instead of averaged
 
     def __call__(self, learner: Learner, partners: list) -> "Reduced":
         (meeting,) = partners
@@ -161,13 +169,13 @@ class ByAllReduce:
 
 
 class Reduced:
-    """A learner's updates, made with those of others. Normalisers are averaged with the gradients, and so are the
-    metrics that coefficients change by: all see one mean and change them alike, at the same rounds."""
+    """A learner's updates, made with the mean of the gradients of all learners. Moments are averaged with the
+    gradients, and so are the metrics that coefficients change by: moments and coefficients stay equal everywhere."""
 
     learned_with: int | None = None
 
     def __init__(self, learner: Learner, name: str, meeting: Any, summed: bool = False):
-        """`summed`: the loss is a sum over its batch, and so has to be the gradient."""
+        """`summed`: the loss is a sum over its batch, so the gradients of all learners are added up, too."""
         self.learner, self.attendee = learner, meeting.desk(name)
         self.scale = np.float32(self.attendee.learners if summed else 1.0)
         self.agreed = False
@@ -199,11 +207,12 @@ class Reduced:
             learner.require_finite(metrics)
             means.add(metrics)
             if rounds > learner.updates_per_draw:
-                learner.priorities = None  # not all of the draw was judged
+                learner.priorities = None  # the rest of the draw has no new priorities
                 break
         return means.given()
 
     def _agree(self) -> Generator[bool, None, None]:
+        """Replace the learner's state by the one that all learners begin with, as one float32 vector on its way."""
         kept = self.learner.state()
         leaves = tree.leaves(kept["state"])
         own = np.concatenate([np.reshape(leaf, -1).astype(np.float32) for leaf in leaves])
@@ -220,6 +229,7 @@ class Reduced:
 
 
 def contribution(learner: Learner) -> int:
-    """Numbers that a learner brings to a round: its gradient, its normalisers, and what coefficients change by."""
+    """How many numbers a learner brings to a round: its gradient, its moments, and the metrics that coefficients
+    change by."""
     read = learner.adaptation.reads if learner.adaptation else ()
     return learner.layout.size + len(learner.moments()) + len(read)

@@ -1,10 +1,10 @@
-"""Parameters and the optimiser's statistics in memory that all learners change, without a lock (Mnih 2016).
+"""Hogwild: params and the optimiser's state in memory that all learners change, without a lock (Mnih 2016).
 
-A learner computes a gradient with a copy of its own, makes the step on what is shared, and copies that:
+A learner computes a gradient with its own copy of the params, makes the step on the shared params, and copies these:
     gradient of loss(params'),    g <- decay g + (1 - decay) gradient^2,    params <- params - rate gradient / sqrt(g),
     params' <- params,            where g and params are shared and params' is the learner's.
-Where two do it at the same moment one may undo a little of the other's; that is the point: nobody waits.
-Normalisers are shared in the same way. What is shared knows of the updates of all, so others may take it from here.
+If two learners make a step at the same moment, one may undo a little of the other's; in return no learner waits.
+Statistics are shared in the same way. Actors take the params from the shared arrays, which have the updates of all.
 """
 
 from collections.abc import Callable
@@ -22,13 +22,14 @@ from cavalcade.tree import Tree
 
 
 class Arrays:
-    """What is shared, seen from any process."""
+    """The shared arrays, seen from any process: params [n], optimiser, statistics and version."""
 
     def __init__(self, arrays: Tree):
         self.arrays = arrays
 
     def latest(self, known: int) -> tuple[int, np.ndarray, Tree] | None:
-        """Parameters newer than version `known`, if there are any, as they are while others change them."""
+        """Version, copied params [n] and statistics; None if the version is still `known`. Learners may change the
+        arrays while they are copied."""
         version = int(self.arrays["version"][0])
         if version == known:
             return None
@@ -36,14 +37,14 @@ class Arrays:
 
 
 class SharedParams(Arrays):
-    """Node: the arrays. It never moves by itself."""
+    """Node: owns the shared arrays. It is no worker: the learners change them."""
 
     def __init__(self, learner: Callable[[], Learner]):
         made = learner()
         vector, statistics = made.params()
         first = {**fresh(made.backend, made.rule, vector), "statistics": statistics}
         first["version"] = np.zeros(1, np.int64)
-        self.memory = Memory("shared")  # in one process too: whoever came first must not be left with other arrays
+        self.memory = Memory("shared")  # in one process too: arrays that were given out cannot be moved into it later
         super().__init__(self.memory.tree(first))
         tree.assign(self.arrays, ..., first)
         self.service = Signpost(ArraysAddress(tree.map(np.zeros_like, first), self.memory.names))
@@ -63,8 +64,10 @@ class SharedParams(Arrays):
 
 @dataclass(frozen=True)
 class ArraysAddress:
-    blank: Tree  # zeros of their shapes
-    names: list[str]
+    """By which a consumer in another process of this machine attaches the shared arrays."""
+
+    blank: Tree  # zeros of the shapes of the arrays
+    names: list[str]  # of the blocks of shared memory
 
     def connect(self) -> "AttachedArrays":
         return AttachedArrays(Attached(self.names).tree(self.blank))
@@ -73,12 +76,14 @@ class ArraysAddress:
 class AttachedArrays(Arrays):
     """Stands in for the node in another process."""
 
-    ring = None
+    ring = None  # no bell: a change of the arrays wakes nobody
 
 
 @dataclass(frozen=True)
 class Unlocked:
-    fetch_first: bool = False  # what is drawn was not made with the learner's own copy: a newer one is as good
+    """The recipe of `LockFree`."""
+
+    fetch_first: bool = False  # refresh the params before the first gradient; the batch came from other params anyway
 
     def __call__(self, learner: Learner, partners: list) -> "LockFree":
         (shared,) = partners
@@ -86,7 +91,7 @@ class Unlocked:
 
 
 class LockFree:
-    """A learner's updates, made on the shared arrays."""
+    """A learner's updates, made on the shared arrays without a lock."""
 
     learned_with: int | None = None
 
@@ -97,6 +102,7 @@ class LockFree:
         self._fetch()
 
     def _fetch(self) -> None:
+        """Copy the shared params into the learner."""
         self.learner.adopt(self.arrays["params"], int(self.arrays["version"][0]))
 
     def update(self, items: Any) -> Work:
@@ -106,15 +112,15 @@ class LockFree:
         self.learned_with = self.learner.updates
         self.learner.take_statistics(self.arrays["statistics"])
         for samples, index in self.learner.minibatches(items):
-            if not means.count:  # with this draw in them
+            if not means.count:  # once for a draw: the statistics now include it
                 tree.assign(self.arrays["statistics"], ..., self.learner.statistics())
             gradient, metrics = self.learner.gradients(samples, index)
-            yield True  # others may make their steps in between, in one process too
+            yield True  # so that other learners make steps in between in one process, too
             gradient, norm = self.learner.clipped(gradient)
             metrics = {**metrics, "gradient_norm": norm}
-            self.learner.require_finite(metrics)  # what is shared is not to be spoiled
+            self.learner.require_finite(metrics)  # before the shared params are changed
             self.descent.apply(gradient)
-            self.arrays["version"][0] += 1  # as unguarded as the rest
+            self.arrays["version"][0] += 1  # without a lock, too: two learners may count one update
             self._fetch()
             self.learner.adapt(metrics)
             means.add(metrics)
