@@ -1,13 +1,13 @@
-"""What computes on arrays: one class per deep-learning library, loaded only when asked for.
+"""Backends, which compute on arrays: one class per library (torch, jax, numpy), imported only when it is used.
 
 A backend offers two things.
-`xp` is an array namespace (the array API standard as far as the losses need it) with the few functions the
-standard lacks: `linear`, `conv2d`, `max_pool`, `fractions` (of bytes), `relu`, `rectified` (relu of what nobody else
-looks at), `sigmoid`, `log_softmax`, `pick`, `rows`, `one_hot`, `stop_gradient`, `no_gradient`, `scan`. Networks, ops
-and losses are written once against it.
-The methods of `Backend` are what a learner needs around a loss: gradients, an optimiser, compilation, and getting
-arrays to the device it computes on and back; nobody else knows of devices.
-Parameters are one flat float32 vector everywhere; networks see it as a tree of views.
+`xp` is an array namespace: the part of the array API standard that losses need, and a few functions that the standard
+lacks: `linear`, `conv2d`, `max_pool`, `fractions` (bytes as fractions of 255), `relu`, `rectified` (relu that may
+overwrite its argument), `sigmoid`, `softplus`, `log_softmax`, `pick` (x[..., index]), `rows` (x[index]), `one_hot`,
+`stop_gradient`, `no_gradient`, `scan`. Networks, ops and losses are written once against `xp`.
+The methods of `Backend` are what a learner needs around a loss: gradients, an optimiser, compilation, and copying
+arrays to the backend's device and back; no other room knows of devices.
+Params are one flat float32 vector [n] everywhere; networks see the vector as a tree of views.
 """
 
 import importlib
@@ -36,62 +36,68 @@ STANDARD = """
 
 
 class Backend(Protocol):
+    """What a learner needs around a loss. Arrays are the library's own, on the backend's device, unless said."""
+
     name: str
-    xp: Any
+    xp: Any  # the array namespace
 
     def vector(self, array: np.ndarray) -> Any:
-        """A parameter vector this backend owns and may change in place."""
+        """A copy of the array, float32 on the device, which the backend may change in place."""
 
     def views(self, vector: Any, layout: Layout) -> Tree:
-        """The vector seen as the tree of arrays that networks read."""
+        """The params [n] seen as the tree of arrays that networks read."""
 
     def differentiate(self, loss: Callable, layout: Layout) -> Callable:
-        """`loss(tree, *args) -> scalar, aux` becomes `f(vector, *args) -> gradient vector, aux`."""
+        """`loss(tree of params, *args) -> scalar, aux` becomes `f(params [n], *args) -> gradient [n], aux`."""
 
     def optimiser(self, settings: Optimiser) -> Any:
         """An object with `init(vector) -> state` and `update(gradient, state, vector) -> vector, state`."""
 
     def assign(self, target: Any, source: Any, now: Any, mix: float = 1.0) -> Any:
-        """If `now` is true, `target` moved by the share `mix` of the way to `source`, else `target`; in place where the
-        backend works in place. Outside of what is compiled or recorded alone."""
+        """If `now` is true, `target` moved by the share `mix` of the way to `source`, else `target`; in place if the
+        backend works in place. Inside a recorded function `now` has to be the constant True, because torch reads it in
+        Python."""
 
     def zero(self) -> Any:
-        """A count that `increment` raises by one, in place where the backend works in place."""
+        """A scalar 0.0, which counts; `increment` raises it by one, in place if the backend works in place."""
 
     def increment(self, count: Any) -> Any: ...
 
     def copied(self, array: Any) -> Any:
-        """The array as it is now, whatever is done to it in place later."""
+        """The array as it is now, even if it is changed in place later; the array itself where nothing is in place."""
 
     def select(self, now: Any, new: Any, old: Any) -> Any:
-        """`new` if the scalar array `now` is true, else `old`; written over `new` where the backend works in place."""
+        """`new` if the scalar array `now` is true, else `old`; written over `new` if the backend works in place."""
 
     def joined(self, vector: Any, pieces: list) -> Any:
-        """The vector whose consecutive pieces, changed, these are."""
+        """The vector [n] with its consecutive slices replaced by these changed `pieces`."""
 
     def scan_updates(
         self, step: Callable, advance: Callable, state: dict, samples: Tree, plan: Tree
     ) -> tuple[dict, Any]:
-        """For each row of the arrays in `plan` (`index`: which samples; `noise`: for the loss): `state, row =
-        step(state, samples, row of the plan)`, then `state = advance(state)`.
+        """For each row of the plan, arrays [updates, ...] (`index`: which samples; `noise`: for the loss): `state, row
+        = step(state, samples, row of the plan)`, then `state = advance(state)`.
 
-        Gives the state and the stacked rows. `step` is arithmetic on arrays and may be compiled or recorded alone.
+        Returns the state and the stacked rows [updates, ...]. `step` is arithmetic on arrays only, so that a backend
+        may compile or record it without `advance`.
         """
 
     def record(self, function: Callable) -> Callable:
-        """The same `function(state, samples, plan) -> array`, which is arithmetic on arrays and changes nothing but
-        the state's arrays in place; it may be compiled or recorded."""
+        """The same `function(state, samples, plan) -> array`, compiled or recorded where that is faster. The function
+        must be arithmetic on arrays only, and change nothing but the state's arrays in place."""
 
-    def compile(self, function: Callable) -> Callable: ...
+    def compile(self, function: Callable) -> Callable:
+        """The same function, compiled where the library can; it takes no gradients outside of `differentiate`."""
 
     def load(self, current: Tree, arrays: Tree) -> Tree:
-        """Stored arrays in the place of the current ones."""
+        """Copies of stored NumPy arrays, in the memory of the current ones if the backend works in place."""
 
     def from_numpy(self, arrays: Tree) -> Tree:
-        """Arrays on the backend's device; those that are there already stay."""
+        """NumPy arrays on the backend's device; arrays that are there already stay as they are."""
 
     def send(self, arrays: Tree) -> Callable[[], Tree]:
-        """Begin to copy arrays to the device, from any thread; what is given gives them to whoever computes."""
+        """Begin to copy NumPy arrays to the device, from any thread. Returns a function that the computing thread calls
+        to get the arrays on the device."""
 
     def to_numpy(self, arrays: Tree) -> Tree: ...
 
@@ -105,12 +111,12 @@ def load(name: str, threads: int = 0, device: str = "cpu") -> Backend:
 
 
 def module_of(name: str) -> str:
-    """What is imported to load it."""
+    """The name of the module that is imported to load this backend."""
     return f"cavalcade.backends.{name}_backend"
 
 
 def require_device(name: str, device: str) -> None:
-    """Refuse a device that this machine does not have."""
+    """Raise a UserError if this machine does not have the device, or the backend cannot use it."""
     with _installed(name):
         choose(device, _module(name).devices(), name)
 
@@ -124,6 +130,7 @@ def _module(name: str) -> Any:
 
 @contextmanager
 def _installed(name: str) -> Iterator[None]:
+    """Say how to install a package that the backend needs if it is missing."""
     try:
         yield
     except ImportError as error:

@@ -1,7 +1,7 @@
-"""Which device a backend computes on: what `--device` may say, and what it means on a machine.
+"""Which device a backend computes on: what `--device` may say, and which device of a machine it means.
 
-A backend says how many devices of each kind its library can use; the choice is made here, in one place for all. What
-only a library can do (arrays, copies) is in its backend.
+A backend says how many devices of each kind its library can use; here one of them is chosen, for all backends. Copies
+to and from a device are in each backend.
 """
 
 from cavalcade.errors import UserError, nearest
@@ -11,7 +11,7 @@ CHOICES = ("auto", *KINDS)
 
 
 def check(asked: str) -> None:
-    """Refuse what is no device anywhere."""
+    """Raise a UserError if `asked` names no device of any machine."""
     kind, colon, number = asked.partition(":")
     if kind not in CHOICES or (colon and (kind == "auto" or not number.isdecimal())):
         raise UserError(
@@ -21,8 +21,8 @@ def check(asked: str) -> None:
 
 
 def choose(asked: str, there: dict[str, int], library: str) -> tuple[str, int]:
-    """Kind and number of the device asked for. `there`: how many of each kind the library can use, the fastest first;
-    that one is `auto`."""
+    """Kind and number of the device asked for. `there`: how many devices of each kind the library can use, the fastest
+    kind first; `auto` is the first kind of which there is a device."""
     check(asked)
     kind, _, number = asked.partition(":")
     if kind == "auto":

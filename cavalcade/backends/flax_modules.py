@@ -1,4 +1,4 @@
-"""A user's Flax module (Linen, NNX) in the place of a torso: its parameters join the vector, its code runs as it is."""
+"""A user's Flax module (Linen, NNX) as a torso: its parameters join the params, its code runs unchanged."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,7 +17,7 @@ Apply = Callable[[tree.Tree, tree.Tree], Any]  # params, observations [N, ...] -
 
 
 class Adapted:
-    """Called with a spec, gives a network from observations [N, ...] (an array, or a nest of them) to [N, features]."""
+    """Called with a spec, returns a network: observations [N, ...] (an array, or a nest of them) -> [N, features]."""
 
     def __init__(self, module: Any):
         self.module = module
@@ -42,7 +42,7 @@ class Adapted:
 
 
 def _linen(module: Any, example: tree.Tree) -> tuple[Init, Apply]:
-    """Its parameters are born from the run's seed."""
+    """`init` and `apply` of a Linen module, whose params are drawn from the run's seed."""
     _refuse_state(set(module.init(jax.random.key(0), example)) - {"params"})
 
     def init(rng: Rng) -> tree.Tree:
@@ -53,7 +53,7 @@ def _linen(module: Any, example: tree.Tree) -> tuple[Init, Apply]:
 
 
 def _nnx(module: nnx.Module, example: tree.Tree) -> tuple[Init, Apply]:
-    """Its parameters were born when it was made, and learning begins from them."""
+    """`init` and `apply` of an NNX module. The user has made it with its params, and learning begins from these."""
     parts: Any = nnx.split(module, nnx.Param, ...)
     graph, state, others = parts
     kept = jax.tree.leaves(others, is_leaf=lambda node: isinstance(node, nnx.Variable))
@@ -74,6 +74,7 @@ def _nnx(module: nnx.Module, example: tree.Tree) -> tuple[Init, Apply]:
 
 
 def _refuse_state(kinds: set[str]) -> None:
+    """Raise a UserError if a module keeps variables other than params, of these kinds: nothing would save them."""
     if kinds:
         raise UserError(
             f"The module keeps {', '.join(sorted(kinds))}; use layers that hold nothing but parameters, "

@@ -1,4 +1,4 @@
-"""JAX: everything a learner does with one batch is compiled as one call, epochs and minibatches included."""
+"""JAX: all updates of a draw, with its epochs and minibatches, are compiled as one call."""
 
 from collections.abc import Callable
 from types import SimpleNamespace
@@ -27,7 +27,7 @@ def _max_pool(x: Any, size: int, stride: int, padding: int) -> Any:
 def _pick(x: Any, index: Any) -> Any:
     if x.shape[-1] > 64:
         return jnp.take_along_axis(x, index[..., None], -1)[..., 0]
-    # for a few choices arithmetic is faster on a CPU than a gather, and its gradient than a scatter
+    # with few choices, on a CPU, a product with one-hot is faster than a gather, and so is its gradient
     return jnp.sum(x * jax.nn.one_hot(index, x.shape[-1], dtype=x.dtype), -1)
 
 
@@ -54,10 +54,12 @@ def _namespace() -> SimpleNamespace:
 
 
 class JaxBackend:
+    """Nothing is changed in place."""
+
     name = "jax"
 
     def __init__(self, device: Any) -> None:
-        """What is compiled runs where its arrays lie: parameters are put on `device`, and the rest follows them."""
+        """A compiled call runs on the device of its arrays: params are put on `device`, and all else follows."""
         self.xp, self.device = _namespace(), device
 
     def vector(self, array: np.ndarray) -> Any:
@@ -104,7 +106,7 @@ class JaxBackend:
             return advance(state), row
 
         count = len(plan["index"])
-        few = count if count <= 4 else 1  # a loop costs more than it saves for a few small updates
+        few = count if count <= 4 else 1  # a few updates are compiled without a loop, which costs time
         return jax.lax.scan(body, state, plan, unroll=few)
 
     def record(self, function: Callable) -> Callable:
@@ -114,7 +116,7 @@ class JaxBackend:
         return jax.jit(function)
 
     def load(self, current: tree.Tree, arrays: tree.Tree) -> tree.Tree:
-        # `jnp.array` takes a millisecond; `device_put` may go on looking at the memory it is given, so it gets its own
+        # `jnp.array` takes a millisecond; `device_put` may go on using the memory that it is given, so it gets a copy
         return jax.device_put(tree.map(lambda _, array: np.array(array), current, arrays), self.device)
 
     def from_numpy(self, arrays: tree.Tree) -> tree.Tree:
@@ -131,7 +133,7 @@ class JaxBackend:
 
 
 class JaxOptimiser:
-    """optax on one vector; its state is kept as a plain tree so that it can be stored."""
+    """A rule of optax on one vector; its state is a plain tree, so that a checkpoint can hold it."""
 
     def __init__(self, settings: Optimiser):
         s = settings
@@ -143,10 +145,11 @@ class JaxOptimiser:
             "adagrad": lambda: optax.chain(_adagrad(s.epsilon), optax.scale_by_learning_rate(rate)),
             "sgd": lambda: optax.sgd(rate),
         }[s.name]()
-        self.structure: Any = None
+        self.structure: Any = None  # of optax's state, known after `init`
 
     def init(self, vector: Any) -> dict:
-        # all tied to the vector's device, as they come out of a compiled call: else the second call compiles once more
+        # All leaves are tied to the vector's device, as those that a compiled call returns; otherwise the second call
+        # would compile once more.
         leaves, self.structure = jax.tree.flatten(jax.device_put(self.library.init(vector), vector.sharding))
         return {str(i): leaf for i, leaf in enumerate(leaves)}
 
@@ -158,7 +161,7 @@ class JaxOptimiser:
 
 
 def _adagrad(epsilon: float) -> optax.GradientTransformation:
-    """optax's has epsilon inside the root and begins at 0.1."""
+    """AdaGrad as in torch.optim; optax's own has epsilon inside the root, and its sums of squares begin at 0.1."""
 
     def update(gradient: Any, square: Any, params: Any = None) -> tuple[Any, Any]:
         square = square + gradient * gradient
@@ -168,7 +171,7 @@ def _adagrad(epsilon: float) -> optax.GradientTransformation:
 
 
 def _centred(decay: float, epsilon: float) -> optax.GradientTransformation:
-    """optax's takes the root of what rounding may have taken below zero."""
+    """Centred RMSProp; optax's own takes the root of a variance that rounding may have made negative."""
 
     def init(vector: Any) -> dict:
         return {"mean": jnp.zeros_like(vector), "square": jnp.zeros_like(vector)}
@@ -182,19 +185,21 @@ def _centred(decay: float, epsilon: float) -> optax.GradientTransformation:
     return optax.GradientTransformation(init, update)
 
 
-PLATFORMS = {"cuda": "gpu", "cpu": "cpu"}  # their names in jax
+PLATFORMS = {"cuda": "gpu", "cpu": "cpu"}  # our kinds of devices, and their names in jax
 
 
 def devices() -> dict[str, int]:
+    """How many devices of each kind jax can use, the fastest kind first."""
     return {kind: _count(platform) for kind, platform in PLATFORMS.items()}
 
 
 def _count(platform: str) -> int:
     try:
         return len(jax.devices(platform))
-    except RuntimeError:  # what jax says where there is none
+    except RuntimeError:  # jax raises it if there is none
         return 0
 
 
 def create(threads: int, kind: str, number: int) -> JaxBackend:
+    """`threads` has no effect: XLA chooses for each operation how many to use."""
     return JaxBackend(jax.devices(PLATFORMS[kind])[number])

@@ -1,6 +1,7 @@
-"""NumPy: the namespace small policies act in, and, through `autograd`, a learner that imports no framework.
+"""NumPy: the namespace that small policies act in, and, with `autograd`, a backend that imports no framework.
 
-Two namespaces share one text: `acting` is plain NumPy; `learning` is autograd's NumPy, which records gradients.
+`_namespace` makes both namespaces: `acting` is plain NumPy; `NumpyBackend.xp` is autograd's NumPy, which records what
+gradients need.
 """
 
 from collections.abc import Callable
@@ -15,7 +16,7 @@ from cavalcade.optimiser import STATISTICS, Optimiser
 
 
 def _namespace(np_like: Any) -> SimpleNamespace:
-    """The facade over `numpy` or `autograd.numpy`."""
+    """The array namespace over `numpy` or `autograd.numpy`."""
     n = np_like
     xp = SimpleNamespace(**{name: getattr(n, name) for name in STANDARD.split()})
     xp.name = "numpy"
@@ -37,7 +38,7 @@ def _namespace(np_like: Any) -> SimpleNamespace:
         return shifted - n.log(n.sum(n.exp(shifted), axis=-1, keepdims=True))
 
     def pick(x: Any, index: Any) -> Any:
-        """x[..., index] for an index per leading position."""
+        """x [..., A] and index [...] -> [...]: at each position the number that the index names."""
         flat = n.reshape(x, (-1, x.shape[-1]))
         chosen = flat[np.arange(flat.shape[0]), np.reshape(index, -1)]
         return n.reshape(chosen, np.shape(index))
@@ -57,7 +58,7 @@ def _namespace(np_like: Any) -> SimpleNamespace:
         return n.transpose(n.reshape(flat, (x.shape[0], height, width, -1)), (0, 3, 1, 2))
 
     def max_pool(x: Any, size: int, stride: int, padding: int) -> Any:
-        """x [N, C, H, W]; padding counts as minus infinity."""
+        """x [N, C, H, W] -> [N, C, H', W']; padding counts as minus infinity."""
         batch, channels, *_ = x.shape
         low = -1e30
         columns, (height, width) = xp.patches(x, size, stride, padding, low)
@@ -78,7 +79,7 @@ def _namespace(np_like: Any) -> SimpleNamespace:
 
 
 def _patches(x: Any, size: int, stride: int, padding: int, fill: float = 0.0) -> tuple[Any, tuple[int, int]]:
-    """[N, C, H, W] -> ([N, H', W', C*size*size], (H', W'))."""
+    """The patches under a moving window: [N, C, H, W] -> ([N, H', W', C*size*size], (H', W'))."""
     if padding:
         edges = ((0, 0), (0, 0), (padding, padding), (padding, padding))
         x = np.pad(x, edges, constant_values=fill)
@@ -88,6 +89,7 @@ def _patches(x: Any, size: int, stride: int, padding: int, fill: float = 0.0) ->
 
 
 def _patches_gradient(gradient: np.ndarray, shape: tuple, size: int, stride: int, padding: int) -> np.ndarray:
+    """The gradient [N, C, H, W] of the images, of this `shape`, from that of their patches [N, H', W', C*size*size]."""
     batch, channels, rows, columns = shape
     padded = np.zeros((batch, channels, rows + 2 * padding, columns + 2 * padding), gradient.dtype)
     _, height, width, _ = gradient.shape
@@ -102,7 +104,7 @@ def _patches_gradient(gradient: np.ndarray, shape: tuple, size: int, stride: int
 
 def _linear(x: np.ndarray, weight: np.ndarray, bias: np.ndarray) -> np.ndarray:
     y = np.dot(x, weight)
-    y += bias  # nothing records this, so no second array is needed
+    y += bias  # in place, because no gradient is recorded when acting
     return y
 
 
@@ -111,6 +113,8 @@ acting.linear = _linear
 
 
 class NumpyBackend:
+    """Nothing is compiled, and nothing is changed in place."""
+
     name = "numpy"
 
     def __init__(self) -> None:
@@ -129,13 +133,13 @@ class NumpyBackend:
             columns = columns_of(x, size, stride, padding, fill)
             return columns, columns.shape[1:3]
 
-        # autograd's own divides by cosh squared, which overflows for large arguments
+        # autograd's own gradient of tanh divides by cosh squared, which overflows for large arguments
         defvjp(recorded.tanh, lambda answer, x: lambda gradient: gradient * (1.0 - answer * answer))
         self.xp = _namespace(recorded)
         self.xp.patches = patches
-        # autograd halves the gradient of a maximum at a tie, where the frameworks' relu has none at zero
+        # autograd halves the gradient of a maximum at a tie; the relu of torch and jax has gradient 0 at 0
         self.xp.relu = self.xp.rectified = lambda x: recorded.where(self.xp.stop_gradient(x) > 0, x, np.float32(0.0))
-        # and its broadcast_to refuses new leading axes
+        # autograd's broadcast_to refuses new leading axes
         self.xp.broadcast_to = lambda x, shape: x + np.zeros(shape, np.float32)
         self._autograd = autograd
 
@@ -241,7 +245,7 @@ class NumpyOptimiser:
         elif s.name == "centred-rmsprop":
             mean = s.decay * state["mean"] + (1.0 - s.decay) * gradient
             square = s.decay * state["square"] + (1.0 - s.decay) * gradient * gradient
-            variance = np.maximum(square - mean * mean, 0.0)  # rounding may take it below
+            variance = np.maximum(square - mean * mean, 0.0)  # rounding may make it negative
             move = gradient / np.sqrt(variance + s.epsilon)
             kept = {"mean": mean, "square": square}
         elif s.name == "adagrad":
@@ -254,8 +258,9 @@ class NumpyOptimiser:
 
 
 def devices() -> dict[str, int]:
+    """How many devices of each kind NumPy can use."""
     return {"cpu": 1}
 
 
 def create(threads: int, kind: str, number: int) -> NumpyBackend:
-    return NumpyBackend()  # NumPy's threads are set by OMP_NUM_THREADS before it is imported
+    return NumpyBackend()  # OMP_NUM_THREADS sets NumPy's threads, before NumPy is imported

@@ -1,7 +1,7 @@
-"""PyTorch: eager, functional, one flat parameter vector.
+"""PyTorch: params are one flat vector, which updates change in place.
 
-On a CPU small networks are dominated by the cost of each call, so gradients are taken with respect to
-persistent views of the vector, and clipping and the optimiser see one tensor instead of a dozen.
+On a CPU most time of a small network is the cost of each call of torch. So gradients are taken with respect to views
+of the vector that are made once, and clipping and the optimiser work on one tensor instead of a dozen.
 """
 
 import ctypes
@@ -20,18 +20,20 @@ from cavalcade.optimiser import Optimiser
 
 
 class TorchBackend:
+    """Params, optimiser state, target and coefficients keep their memory and are changed in place."""
+
     name = "torch"
 
     def __init__(self, device: torch.device) -> None:
         self.xp, self.device = namespace(device), device
         self.copying = torch.cuda.Stream(device) if device.type == "cuda" else None
-        self.stepping: tuple[Callable, Recorded] | None = None  # what updates are made of
+        self.stepping: tuple[Callable, Recorded] | None = None  # the `step` of `scan_updates`, and its recording
 
     def vector(self, array: np.ndarray) -> torch.Tensor:
         return torch.tensor(array, dtype=torch.float32, device=self.device)
 
     def views(self, vector: Any, layout: tree.Layout) -> tree.Tree:
-        """Made once per vector: a vector is changed in place and keeps its memory."""
+        """The views are made once for each vector, because a vector is changed in place and keeps its memory."""
         if not hasattr(vector, "views"):
             vector.views = layout.unflatten(vector.detach())
         return vector.views
@@ -67,7 +69,7 @@ class TorchBackend:
         return new.copy_(torch.where(now, new, old))
 
     def joined(self, vector: torch.Tensor, pieces: list) -> torch.Tensor:
-        return vector  # the pieces are parts of it
+        return vector  # the pieces are views of it, changed in place
 
     def scan_updates(
         self, step: Callable, advance: Callable, state: dict, samples: tree.Tree, plan: tree.Tree
@@ -105,11 +107,12 @@ class TorchBackend:
         host = torch.from_numpy(np.require(array, requirements="W"))
         if self.device.type == "cpu":
             return host
-        # A copy from pinned memory needs not be waited for. torch keeps that memory and knows when it may use it again.
+        # Copies from pinned memory run beside this thread. torch reuses the pinned memory only when a copy is done.
         return (host.pin_memory() if self.copying else host).to(self.device, non_blocking=self.copying is not None)
 
     def send(self, arrays: tree.Tree) -> Callable[[], tree.Tree]:
-        """On CUDA beside the kernels, on a stream of its own; whoever computes waits for its end on the device only."""
+        """On CUDA the copy has a stream of its own and runs beside kernels; the computing stream waits for its end,
+        and no thread does."""
         if self.copying is None:
             moved = self.from_numpy(arrays)
             return lambda: moved
@@ -121,7 +124,7 @@ class TorchBackend:
             computing = torch.cuda.current_stream(self.device)
             computing.wait_event(done)
             for leaf in tree.leaves(moved):
-                leaf.record_stream(computing)  # its memory is not free before this stream has read it
+                leaf.record_stream(computing)  # torch frees its memory only when this stream has read it
             return moved
 
         return arrived
@@ -131,20 +134,22 @@ class TorchBackend:
 
 
 def devices() -> dict[str, int]:
+    """How many devices of each kind torch can use, the fastest kind first."""
     return {"cuda": torch.cuda.device_count(), "mps": int(torch.backends.mps.is_available()), "cpu": 1}
 
 
 def _keep_freed_memory() -> None:
-    """Large tensors come and go with every update. glibc gives their pages back to the system each time, and getting
-    them anew costs a fifth of an update with images. Above a gigabyte it may still give back."""
+    """Let glibc keep up to a gigabyte of freed memory. Every update makes and frees large tensors; by default glibc
+    returns their pages to the system, and getting new pages costs a fifth of the time of an update with images."""
     most_mapped, least_given_back = -4, -1  # M_MMAP_MAX, M_TRIM_THRESHOLD
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
-    if mallopt:  # only glibc has it
+    if mallopt:  # other C libraries lack it
         mallopt(most_mapped, 0)
         mallopt(least_given_back, 1 << 30)
 
 
 def create(threads: int, kind: str, number: int) -> TorchBackend:
+    """A backend on device `number` of this kind; 0 `threads` leaves torch's own choice."""
     if kind == "cpu":
         _keep_freed_memory()
     if threads:

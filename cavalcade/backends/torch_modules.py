@@ -1,4 +1,4 @@
-"""A user's `torch.nn.Module` in the place of a torso: its parameters join the vector, its code runs as it is."""
+"""A user's `torch.nn.Module` as a torso: its parameters join the params, its code runs unchanged."""
 
 from typing import Any
 
@@ -14,7 +14,9 @@ from cavalcade.specs import EnvSpec
 
 
 class Adapted:
-    """Called with a spec, gives a network from observations [N, ...] (a tensor, or a nest of them) to [N, features]."""
+    """Called with a spec, returns a network: observations [N, ...] (a tensor, or a nest of them) -> [N, features].
+
+    Learning begins with the params that the module has."""
 
     def __init__(self, module: nn.Module):
         if next(module.buffers(), None) is not None:
@@ -42,7 +44,7 @@ class Adapted:
             gives = tuple(example.shape) if isinstance(example, torch.Tensor) else f"a {type(example).__name__}"
             raise UserError(f"The module gives {gives} for 2 observations; it has to give [2, features].")
         names = {name.replace(".", "/"): name for name, p in module.named_parameters() if p.requires_grad}
-        # what the user froze stays in the module, and follows the rest to another device
+        # frozen parameters stay in the module, and are copied to the device of the observations
         frozen = {name: p for name, p in module.named_parameters() if not p.requires_grad}
         born = {path: module.get_parameter(name).detach().numpy().copy() for path, name in names.items()}
 

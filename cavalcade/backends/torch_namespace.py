@@ -1,4 +1,4 @@
-"""The array namespace of torch: the part of the standard that networks and losses use, and what it lacks."""
+"""The array namespace of torch: the functions of the standard that networks and losses use, and those it lacks."""
 
 from collections.abc import Callable
 from functools import partial
@@ -22,7 +22,7 @@ def _scan(step: Callable, carry: Any, xs: tuple, reverse: bool = False) -> tuple
 
 
 def _conv2d(x: Any, weight: Any, bias: Any, stride: int, padding: int = 0) -> Any:
-    # channels-last is 1.4 times faster on CPU for the networks used here
+    # the channels-last layout is 1.4 times faster on a CPU for the networks used here
     return F.conv2d(x.contiguous(memory_format=torch.channels_last), weight, bias, stride, padding)
 
 
@@ -37,6 +37,7 @@ def _no_gradient(function: Callable, *args: Any, **named: Any) -> Any:
 
 
 def namespace(device: torch.device) -> SimpleNamespace:
+    """The `xp` whose new arrays lie on this device."""
     xp = SimpleNamespace(**{name: getattr(standard, name) for name in STANDARD.split()})
     xp.name = "torch"
     xp.permute_dims, xp.bool, xp.concat = standard.permute_dims, torch.bool, torch.cat
@@ -45,7 +46,7 @@ def namespace(device: torch.device) -> SimpleNamespace:
     xp.swapaxes, xp.squeeze = torch.swapaxes, torch.squeeze
     xp.rows = lambda x, index: torch.index_select(x, 0, index)
     xp.asarray = torch.as_tensor
-    if device.type != "cpu":  # what makes new arrays; on a CPU without a wrapper, since calls cost
+    if device.type != "cpu":  # functions that make new arrays; no wrapper on a CPU, to save time
         for name in ("asarray", "arange", "ones", "zeros"):
             setattr(xp, name, partial(getattr(xp, name), device=device))
     xp.astype = lambda x, dtype: x.to(dtype)

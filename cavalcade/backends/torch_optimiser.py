@@ -1,4 +1,4 @@
-"""The rules of torch.optim on one tensor."""
+"""The update rules of torch.optim, on one vector of params."""
 
 from typing import Any
 
@@ -8,8 +8,8 @@ from cavalcade.optimiser import STATISTICS, Optimiser
 
 
 class TorchOptimiser:
-    """The rules of torch.optim, in its arithmetic, on one tensor and with their state in the open, so that it can be
-    stored. The count of steps is a tensor, which a recorded update can raise."""
+    """A rule with the arithmetic of torch.optim on params [n]. Its state is a plain dict, so that a checkpoint can hold
+    it. The count of updates is a tensor, because a recorded update can change only tensors."""
 
     def __init__(self, settings: Optimiser):
         self.settings = settings
@@ -28,14 +28,14 @@ class TorchOptimiser:
         return vector, state
 
     def _move(self, gradient: torch.Tensor, state: dict) -> torch.Tensor:
-        """What is taken from the parameters at a learning rate of one."""
+        """What an update with a learning rate of one subtracts from the params [n]."""
         s, decay = self.settings, self.settings.decay
         if s.name == "sgd":
             return gradient
         if s.name == "adam":
             mean = state["mean"].lerp_(gradient, 1.0 - 0.9)
             square = state["square"].mul_(0.999).addcmul_(gradient, gradient, value=1.0 - 0.999)
-            scale = 1.0 / (1.0 - 0.9 ** state["count"])  # of the mean, which begins at zero; the square does too
+            scale = 1.0 / (1.0 - 0.9 ** state["count"])  # corrects the mean, which begins at zero, as the square does
             root = square.sqrt().div_((1.0 - 0.999 ** state["count"]).sqrt() * scale)
             return mean / root.add_(s.epsilon / scale)
         if s.name == "adagrad":
@@ -45,5 +45,5 @@ class TorchOptimiser:
         if s.name == "rmsprop":
             return gradient / square.sqrt().add_(s.epsilon)
         mean = state["mean"].mul_(decay).add_(gradient, alpha=1.0 - decay)
-        variance = torch.clamp(square - mean * mean, min=0.0)  # rounding may take it below
+        variance = torch.clamp(square - mean * mean, min=0.0)  # rounding may make it negative
         return gradient / variance.add_(s.epsilon).sqrt_()

@@ -1,13 +1,14 @@
-"""Updates in torch without the cost of calling them: recorded once, then replayed by torch's own interpreter.
+"""Updates in torch without the cost of Python: recorded once, then replayed by torch's own interpreter.
 
-Eager torch spends three quarters of a small update in Python and in building its graph. Here the whole update (draw,
-loss, gradient, clipping, optimiser) is written down as one list of operations, below autograd, and replayed by
-torch.jit: the same kernels on the same numbers in the same order, hence the same bits. Parameters, optimiser state and
-coefficients change in place. What cannot be recorded goes on eagerly.
+Eager torch spends three quarters of the time of a small update in Python and in building its graph. Here the whole
+update (minibatch, loss, gradient, clipping, optimiser) is recorded as one list of operations, below autograd, and
+replayed by torch.jit: the same kernels on the same numbers in the same order, hence the same bits. Params, optimiser
+state and coefficients change in place. A function that cannot be recorded is called eagerly as before.
 
-An operation on a small network costs microseconds whatever it does, so that programs have as few as they can. What
-networks see of the parameter vectors (a slice and a reshape for each layer) is made once and given to the program,
-because these vectors keep their memory. Numbers in the code are given as arrays; torch would convert them each time.
+An operation on a small network costs microseconds whatever it does, so a program has as few operations as possible. The
+views of params and target that networks read (a slice and a reshape for each layer) are made once and given to the
+program, because these vectors keep their memory. Python numbers are given as arrays, or torch would convert them each
+time.
 """
 
 import operator
@@ -24,18 +25,19 @@ from torch.utils.weak import WeakIdKeyDictionary
 from cavalcade import tree
 
 DETACH = torch.ops.aten.detach.default
-BY_VALUE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)  # other numbers would go another way
-VECTORS = ("state/params", "state/target")  # of what is given, those that are the same ones in most calls
+BY_VALUE = (torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape)  # shapes depend on numbers
+VECTORS = ("state/params", "state/target")  # the inputs that keep their memory, so that views of them last
 
 
 class Recorded:
-    """An update or a gradient, called like the function it replaces."""
+    """A function that makes an update or a gradient, with a program for each set of shapes. It is called like the
+    function itself."""
 
-    WARM_UP = 4  # updates of a run before recording; a resumed run counts on
+    WARM_UP = 4  # updates of the run that are made eagerly before recording; a resumed run counts on
 
     def __init__(self, function: Callable):
         self.function = function
-        self.programs: dict[Any, Program | None] = {}
+        self.programs: dict[Any, Program | None] = {}  # by shapes of the inputs; None: cannot be recorded
 
     def __call__(self, state: dict, samples: tree.Tree, plan: tree.Tree) -> torch.Tensor:
         replay = self.bound(state, samples, plan)
@@ -45,9 +47,9 @@ class Recorded:
             return replay(plan)
 
     def bound(self, state: dict, samples: tree.Tree, plan: tree.Tree) -> Callable[[tree.Tree], torch.Tensor] | None:
-        """A function of the plan alone, for plans of this one's shape, to be called inside of `replaying`: many updates
-        of a draw look up the other arrays once. None if the function itself has to be called."""
-        if state["updates"] < self.WARM_UP or not state["params"].is_cpu:  # elsewhere kernels cost more
+        """A function of a row of the plan alone, to be called inside `replaying`, for rows of the same shapes: so the
+        updates of a draw look up the other arrays once. None if the function itself has to be called."""
+        if state["updates"] < self.WARM_UP or not state["params"].is_cpu:  # on a GPU kernels cost more than Python
             return None
         given = {"plan": plan, "samples": samples, "state": {**state, "updates": {}}}
         flat = tree.leaves(given)
@@ -61,7 +63,8 @@ class Recorded:
         return lambda plan: replay(*tree.leaves(plan), *rest)
 
     def _record(self, given: dict, flat: list[torch.Tensor]) -> "Program | None":
-        scratch = [leaf.clone() for leaf in flat]  # recording runs the update, so it gets copies
+        """The program of the function for these inputs; None if the function cannot be recorded."""
+        scratch = [leaf.clone() for leaf in flat]  # recording makes the update, so it works on copies
         paths = [path for path, _ in tree.named(given)]
         recording = Recording(scratch, [number for number, path in enumerate(paths) if path in VECTORS])
         try:
@@ -75,16 +78,16 @@ class Recorded:
 
 @contextmanager
 def replaying() -> Iterator[None]:
-    """Without what torch prepares for gradients, and without jit's optimiser: it joins matrix products, and last bits
-    would differ."""
+    """For replays: without torch's preparations for gradients, and without jit's optimiser, which joins matrix products
+    so that the last bits would differ."""
     with torch.inference_mode(), torch.jit.optimized_execution(False):
         yield
 
 
 class View(NamedTuple):
-    """What a network sees of a vector, as torch describes it."""
+    """A view of a vector of params that a network reads, as torch describes it."""
 
-    vector: int  # which of what is given
+    vector: int  # the number of the input that it is a view of
     size: tuple[int, ...]
     stride: tuple[int, ...]
     offset: int
@@ -99,13 +102,13 @@ class Program:
     def __init__(self, recording: "Recording", result: torch.Tensor, given: list[torch.Tensor]):
         module, self.views = recording.program(result)
         self.viewed: list[torch.Tensor] = []  # the vectors of the last call, one for each view
-        self.made: list[torch.Tensor] = []  # and what is seen of them
+        self.made: list[torch.Tensor] = []  # the views of these vectors
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # torch.jit is in maintenance; without it the eager path remains
+            warnings.simplefilter("ignore")  # torch.jit is in maintenance; without it updates are eager
             self.replay = torch.jit.trace(module, (*given, *self.views_of(given)), check_trace=False)
 
     def views_of(self, given: list[torch.Tensor]) -> list[torch.Tensor]:
-        """What `replay` wants behind that which is given."""
+        """The views of these inputs, which `replay` takes after the inputs; made anew if a vector is another."""
         vectors = [given[view.vector] for view in self.views]
         if list(map(id, vectors)) != list(map(id, self.viewed)):
             self.viewed = vectors
@@ -114,35 +117,35 @@ class Program:
 
 
 class Recording(TorchDispatchMode):
-    """Writes down every operation that torch carries out, and of whose results each is made.
+    """Records every operation that torch carries out inside `with`, and which results are its arguments.
 
-    torch's own `make_fx` does the same and more, and imports eight hundred modules for it, which takes two seconds in
-    the middle of a run.
+    torch's own `make_fx` does the same and more, but imports eight hundred modules, which takes two seconds in the
+    middle of a run.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        """To skip its compiler torch would import it first; nobody compiles what is called in here."""
+        """False, because torch would import its compiler in order to skip it; nothing is compiled in here."""
         return False
 
     def __init__(self, given: list[torch.Tensor], vectors: list[int]):
-        """`vectors`: which of what is given is only changed in place from call to call."""
+        """`given`: the inputs. `vectors`: the numbers of those that are only changed in place from call to call."""
         super().__init__()
         self.graph, self.constants = torch.fx.Graph(), {}  # type: torch.fx.Graph, dict[str, torch.Tensor]
-        self.names = WeakIdKeyDictionary()  # of tensors that are still alive: a large update frees them as it goes
+        self.names = WeakIdKeyDictionary()  # nodes by tensor; weak, because a large update frees tensors as it goes
         self.inputs: list[torch.fx.Node] = []
-        self.views: dict[torch.fx.Node, View] = {}  # those of the inputs that are made from the given ones
+        self.views: dict[torch.fx.Node, View] = {}  # inputs that are views of `given`
         self.numbers: dict[tuple[Any, torch.dtype], torch.Tensor] = {}
         for tensor in given:
             self._input(tensor)
-        self.seen = {self.inputs[number]: number for number in vectors}  # inputs that show a vector, and which
+        self.seen = {self.inputs[number]: number for number in vectors}  # vectors and views of them: which vector
 
     def __torch_dispatch__(self, function: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         if any(tag in function.tags for tag in BY_VALUE):
             raise ValueError(f"{function} depends on numbers, not on shapes alone")
         named = kwargs or {}
         result = function(*args, **named)
-        if function is DETACH:  # nothing records a gradient any more
+        if function is DETACH:  # the same numbers: below autograd `detach` does nothing
             self.names[result] = self._name(args[0])
         elif function.is_view and isinstance(result, torch.Tensor) and self._name(args[0]) in self.seen:
             vector, node = self.seen[self._name(args[0])], self._input(result)
@@ -153,6 +156,7 @@ class Recording(TorchDispatchMode):
         return result
 
     def _write(self, function: Any, args: tuple, named: dict, result: Any) -> None:
+        """Add an operation to the graph, and name its results."""
         made = self.graph.call_function(function, *tree_map(self._name, (args, named)))
         if isinstance(result, torch.Tensor):
             self.names[result] = made
@@ -161,7 +165,7 @@ class Recording(TorchDispatchMode):
                 self.names[part] = self.graph.call_function(operator.getitem, (made, number))
 
     def _numbers_as_arrays(self, function: Any, args: tuple, result: Any) -> tuple:
-        """Where an operation takes an array and got a number, an array with the type of its result."""
+        """The arguments, with an array of the result's type for each number that stands where an array may stand."""
         if not isinstance(result, torch.Tensor) or result.dtype is torch.bool:
             return args
         kinds = [str(argument.type) for argument in function._schema.arguments]
@@ -176,24 +180,26 @@ class Recording(TorchDispatchMode):
         return self.numbers[number, dtype]
 
     def _input(self, tensor: torch.Tensor) -> torch.fx.Node:
+        """Make this tensor the next input of the program."""
         with self.graph.inserting_after(self.inputs[-1] if self.inputs else None):
             self.inputs.append(self.graph.placeholder(f"given_{len(self.inputs)}"))
         self.names[tensor] = self.inputs[-1]
         return self.inputs[-1]
 
     def _name(self, value: Any) -> Any:
+        """The node of the graph that stands for a tensor; any other value stands for itself."""
         if not isinstance(value, torch.Tensor):
             return value
-        if value not in self.names:  # neither given nor made here: it never changes
+        if value not in self.names:  # neither an input nor a result: a constant
             name = f"constant_{len(self.constants)}"
             self.constants[name] = value
             self.names[value] = self.graph.get_attr(name)
         return self.names[value]
 
     def program(self, result: torch.Tensor) -> tuple[torch.nn.Module, list[View]]:
-        """What is called with all that is given and, behind it, these views of it."""
+        """A module that computes `result` from the inputs followed by views of them; and these views."""
         self.graph.output(self._name(result))
-        for node in [node for node in self.views if not node.users]:  # a slice on the way to its reshape
+        for node in [node for node in self.views if not node.users]:  # a slice of which only the reshape is read
             self.graph.erase_node(node)
             del self.views[node]
         return torch.fx.GraphModule(self.constants, self.graph), list(self.views.values())
