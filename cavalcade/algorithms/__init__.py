@@ -1,4 +1,4 @@
-"""Algorithms: the contract, and a file for each of them. What they have in common is here."""
+"""Algorithms: the contract that all keep, whose names are imported here, and a file for each algorithm."""
 
 from cavalcade.algorithms.contract import DRAW, Acted, Adaptation, Algorithm, Clock, Forward, Loss, Target
 

@@ -19,6 +19,8 @@ from cavalcade.tree import Tree
 
 @dataclass(frozen=True)
 class A2C(ActorCritic):
+    """One update from each batch of unrolls."""
+
     gae_lambda: float = 1.0  # 1 gives the n-step returns of the paper
     unroll: int = 8  # 5 in the paper, called t_max
     optimiser_name: str = "rmsprop"
@@ -36,7 +38,8 @@ class A2C(ActorCritic):
 
     @property
     def max_lag(self) -> int | None:  # type: ignore[override]
-        """In a longer queue the policy moves on while batches wait; what is added in the logarithm helps to bear it."""
+        """Any lag if the queue holds several batches and `log_epsilon` is set: the params change while batches wait,
+        and `log_epsilon` bounds the logarithm for actions that have become improbable. Otherwise lock step."""
         return None if self.queue_batches > 1 and self.log_epsilon else 0
 
     def experience(self) -> Experience:

@@ -1,4 +1,4 @@
-"""What the actor-critics share: a policy and a value over one observation, acting by sampling the policy."""
+"""What actor-critics share: a model with a policy and a value, and acting by sampling from the policy."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -23,6 +23,8 @@ CONVOLUTION = "the torso for images"
 
 @dataclass(frozen=True)
 class ActorCritic(Algorithm):
+    """The settings and functions of A2C, PPO and IMPALA, which learn from unrolls."""
+
     discount: float = setting(0.99, DISCOUNT, "learning", at_least=0, at_most=1)
     gae_lambda: float = setting(
         0.95, "0 trusts the values after one step, 1 only the rewards of the unroll", "learning", at_least=0, at_most=1
@@ -82,7 +84,8 @@ class ActorCritic(Algorithm):
     def act(
         self, xp: Any, spec: EnvSpec, forward: Forward, obs: Tree, carry: Tree, first: Any, noise: Tree | None
     ) -> Acted:
-        """With what the policy's distribution was, from which the learner knows how likely the action was."""
+        """The extras hold the numbers of the acting policy's distribution, from which the learner computes how probable
+        the action was."""
         outputs, carry = forward(obs, carry, first, heads=("policy",))
         policy = policy_of(xp, spec, outputs["policy"], obs)
         if noise is None:
@@ -94,27 +97,29 @@ class ActorCritic(Algorithm):
         return self.normalise_rewards
 
     def less_entropy(self, loss: Any, entropy: Any) -> Any:
-        """The loss with its reward for an undecided policy; where there is none, without the cost of its gradient."""
+        """The loss minus the weighted entropy; with a weight of 0 the loss alone, to save that gradient."""
         return loss - self.entropy_cost * entropy if self.entropy_cost else loss
 
     def rewards(self, xp: Any, reward: Any) -> Any:
+        """The rewards as the loss sees them: clipped to -1 .. 1 if the setting says so."""
         return xp.clip(reward, -1.0, 1.0) if self.clip_rewards else reward
 
 
 def policy_head(spec: EnvSpec, features: int) -> Network:
+    """From features to the numbers of a distribution over actions."""
     size = distributions.parameter_count(spec.action)
     if spec.action.kind == "box":
         return gaussian(features, size // 2)
-    return linear(features, size, "orthogonal", 0.01)  # nearly uniform at first
+    return linear(features, size, "orthogonal", 0.01)  # small weights: nearly uniform at first
 
 
 def policy_of(xp: Any, spec: EnvSpec, parameters: Any, obs: Tree) -> Any:
-    """The distribution over legal actions."""
+    """The distribution over legal actions, from the output [..., P] of the policy head for these observations."""
     return distributions.make(xp, spec.action, parameters, obs[MASK] if spec.masked else None)
 
 
 def standardised(xp: Any, x: Any, mean: Callable[[Any], Any]) -> Any:
-    """x with mean 0 and deviation 1, where `mean` knows which rows count."""
+    """x with mean 0 and standard deviation 1; `mean` averages over the rows that are valid."""
     centred = x - mean(x)
     return centred / (xp.sqrt(mean(xp.square(centred))) + 1e-8)
 
@@ -122,13 +127,13 @@ def standardised(xp: Any, x: Any, mean: Callable[[Any], Any]) -> Any:
 def evaluated(
     xp: Any, forward: Forward, items: Tree, heads: tuple[str, ...] = ("policy", "value")
 ) -> tuple[dict, Any, Tree]:
-    """The model's outputs over unrolls [T + 1, B, ...], their values [T + 1, B], and the steps [T, B, ...]."""
+    """From items [B, T + 1, ...]: outputs of heads [T + 1, B, ...], values [T + 1, B], and steps [T, B, ...]."""
     unroll, carry = time_major(xp, items)
     outputs, _ = forward(unroll["obs"], carry, unroll["first"], heads=heads)
     return outputs, xp.squeeze(outputs["value"], -1), take(unroll, slice(-1))
 
 
 def time_major(xp: Any, items: Tree) -> tuple[Tree, Tree | None]:
-    """Items [B, T + 1, ...] as an unroll [T + 1, B, ...], and the carry [B, ...] before it."""
+    """Items [B, T, ...] as [T, B, ...], and the carry [B, ...] before their first step; None without memory."""
     rows = {name: leaf for name, leaf in items.items() if name != "carry"}
     return map(lambda leaf: xp.swapaxes(leaf, 0, 1), rows), items.get("carry")

@@ -1,8 +1,8 @@
 """What an algorithm is: a frozen dataclass of hyper-parameters with pure functions, and nothing else.
 
-It knows networks, ops and specs. It never mentions tables, processes, or a deep-learning library: arrays come with the
-namespace `xp` that computes on them, randomness comes in as `noise`, and the network is a function `forward`.
-What most algorithms do not need has a default here, so that an algorithm's file holds only what is its own.
+An algorithm knows networks, ops and specs. It never mentions tables, processes, or a deep-learning library: arrays come
+with the namespace `xp` that computes on them, random numbers come as `noise`, and the model is a function `forward`.
+Methods that most algorithms do not need have a default here, so that an algorithm's file holds only its own.
 """
 
 from collections.abc import Callable
@@ -18,11 +18,11 @@ from cavalcade.optimiser import Optimiser
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree
 
-DRAW = "draw"  # key of coefficients that begin anew with every draw
+DRAW = "draw"  # key of the coefficients that a rule sets back at the end of every draw
 
 
 class Forward(Protocol):
-    """The network with its params inside."""
+    """The model with its params and statistics inside."""
 
     def __call__(
         self,
@@ -34,27 +34,33 @@ class Forward(Protocol):
         inputs: dict[str, Any] | None = None,
         freeze: tuple[str, ...] = (),
     ) -> tuple[dict, Tree]:
-        """{head: [..., features]} for observations [...], and the carry after the last of them.
+        """{head: [..., features]} for observations [..., shape], and the carry after the last step.
 
-        `heads` are those to be computed; none are all. `inputs` are arrays that heads ask for by name beside the
-        features (the action that a critic judges); they may have more leading axes than the observations, and the
-        outputs have them too. No gradient reaches the params of parts in `freeze`."""
+        The leading axes are [B] or [T, B]. `carry` [B, ...] is that before the first step; `first` [...] is true where
+        an episode begins. `heads` are the heads to compute; an empty tuple means all. `inputs` are arrays that heads
+        ask for by name beside the features (the action that a critic values); they may have more leading axes than the
+        observations, and then the outputs have these too. No gradient reaches the params of parts in `freeze`."""
 
 
 class Loss(NamedTuple):
-    value: Any  # the scalar whose gradient is followed
+    """What the loss of one minibatch returns."""
+
+    value: Any  # the scalar to minimise
     metrics: dict[str, Any]  # scalars
-    priority: Any = None  # [samples], by which a prioritised table draws them from now on
+    priority: Any = None  # [samples], the new priorities of their items in a prioritised table
 
 
 class Acted(NamedTuple):
+    """What `act` returns for one step of B environments."""
+
     action: Any  # [B, ...]
     extras: Tree  # [B, ...], stored with the step
-    carry: Tree  # [B, ...], what the model remembers after it
+    carry: Tree  # [B, ...], after the step
 
 
 class Target(NamedTuple):
-    """A second set of params that follows the first: every `period` updates it moves by the share `mix` of the way."""
+    """A second set of params that follows the first: after every `period` updates it moves by the share `mix` of the
+    way to the first."""
 
     period: int = 1
     mix: float = 1.0  # 1 copies; 0.005 after every update is the polyak average of DDPG and its successors
@@ -64,53 +70,55 @@ class Adaptation(NamedTuple):
     """Coefficients: numbers beside the params that the loss reads and a rule changes after every update, such as the
     weight of a penalty or a temperature."""
 
-    initial: Tree  # of floats
-    reads: tuple[str, ...]  # metrics of the loss that the rule needs; where learners update together, their means
+    initial: Tree  # of floats, before the first update
+    reads: tuple[str, ...]  # metrics of the loss that the rule needs; by all-reduce, their means over learners
     rule: Callable[[Any, Tree, dict], Tree]  # rule(xp, coefficients, metrics) -> coefficients
 
 
 class Clock(NamedTuple):
-    """What an acting worker knows of the run when it draws noise."""
+    """What an actor knows of the run when it draws noise."""
 
     steps: int  # environment steps of the whole run so far, as far as this actor knows
-    actor: int = 0
-    actors: int = 1
+    actor: int = 0  # the number of this actor
+    actors: int = 1  # of the run
 
 
 @dataclass(frozen=True)
 class Algorithm(Config):
-    max_lag: ClassVar[int | None] = None  # updates between acting and learning that it bears; 0 is lock step, None any
-    # instead of a loss that is differentiated, where an algorithm has it:
+    """The hyper-parameters of an algorithm, and its functions."""
+
+    max_lag: ClassVar[int | None] = None  # largest policy lag (updates) with which it learns; 0 is lock step, None any
+    # for an algorithm that computes its gradient itself, instead of a loss that is differentiated:
     # gradient(xp, spec, params [n], samples, noise) -> (gradient [n], Loss)
     gradient: ClassVar[Callable[..., tuple[Any, Loss]] | None] = None
-    # where an algorithm explores by changing the params themselves, for whole episodes:
+    # for an algorithm that explores by changing the params themselves, for whole episodes:
     # perturb(rng, params [n]) -> (params [n], extras of one environment that say what was changed)
     perturb: ClassVar[Callable[..., tuple[np.ndarray, Tree]] | None] = None
 
     def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
-        """The network for this environment; `network` is a user's own torso."""
+        """The model for this environment; `network` is a user's own torso."""
         raise NotImplementedError
 
     def experience(self) -> Experience:
-        """What is learned from, and where it waits."""
+        """The kind of item that it learns from, and the store where items wait."""
         raise NotImplementedError
 
     def optimiser(self, updates: int) -> Optimiser:
-        """`updates` is how many the whole run will make, for schedules."""
+        """The update rule. `updates`: how many the whole run will make, over which learning rates fall."""
         raise NotImplementedError
 
     def updates(self, steps: int, environments: int) -> int:
-        """How many updates this many environment steps lead to."""
+        """How many updates a run of this many environment steps makes."""
         raise NotImplementedError
 
     @property
     def lock_step(self) -> bool:
-        """Whether it allows no policy lag: nobody acts before what was drawn has been learned from."""
+        """Whether it allows no policy lag: no actor acts before the drawn batch has been learned from."""
         return self.max_lag == 0
 
     @property
     def scales_rewards(self) -> bool:
-        """Whether rewards are learned in units of the deviation of their discounted sums."""
+        """Whether losses see rewards in units of the standard deviation of their discounted sums."""
         return False
 
     @property
@@ -119,34 +127,35 @@ class Algorithm(Config):
         return False
 
     def target(self) -> Target | None:
-        """Whether there is a second set of params, and how it follows."""
+        """How a second set of params follows the first; None if the algorithm has none."""
         return None
 
     # --- acting -------------------------------------------------------------------------------------------------------
 
     def extras(self, spec: EnvSpec) -> Tree:
-        """What `act` stores with each step, as zeros for one environment."""
+        """The extras that `act` stores with each step: zeros of their shapes and types, for one environment."""
         return {}
 
     def noise(self, spec: EnvSpec, rng: np.random.Generator, count: int, clock: Clock) -> Tree:
-        """For one step of `count` environments, [count, ...]."""
+        """The random numbers of `act` for one step of `count` environments, [count, ...]."""
         return {}
 
     def exploration(self, count: int, clock: Clock) -> float | None:
-        """The share of actions that are random beside the policy, in the mean over an actor's `count` environments;
-        None where the policy itself is what explores."""
+        """The share of actions (0 to 1) that are random instead of the policy's, the mean over an actor's `count`
+        environments; None if the policy itself is random."""
         return None
 
     def act(
         self, xp: Any, spec: EnvSpec, forward: Forward, obs: Tree, carry: Tree, first: Any, noise: Tree | None
     ) -> Acted:
-        """Without noise, the action to be judged by."""
+        """Choose actions for observations [B, ...]. `noise` None asks for the best action, by which a policy is judged,
+        and no extras."""
         raise NotImplementedError
 
     def priority(self, items: Tree) -> np.ndarray:
-        """[N], by which items are drawn before they were learned from the first time; for items that say `prioritised`.
-        Beside what a table has of them, `extras` and `next_extras` are what `act` gave with the observations with
-        which they begin and end."""
+        """[N], the first priorities of new items; called only if the kind of item says `prioritised`. `items` holds
+        what the table gets, and `extras` and `next_extras`: what `act` returned for the first observation of an item
+        and for the one after its last step."""
         raise NotImplementedError
 
     # --- learning -----------------------------------------------------------------------------------------------------
@@ -154,20 +163,20 @@ class Algorithm(Config):
     def prepare(
         self, xp: Any, spec: EnvSpec, forward: Forward, target: Forward | None, items: Tree
     ) -> tuple[Tree, dict[str, Any]]:
-        """Samples [N, ...] out of drawn items [B, ...], once per draw (advantages, for example), and metrics of the
-        whole draw before it is learned from."""
+        """Samples [N, ...] made from drawn items [B, ...], once for a draw (with advantages, for example), and metrics
+        of the draw before its first update."""
         return items, {}
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
-        """[updates, samples] indices into the prepared samples of a draw of `items`."""
+        """[updates, samples]: for each update from a draw of `items` items, the indices of its samples."""
         return np.arange(items)[None]  # one update from the whole draw
 
     def learning_noise(self, spec: EnvSpec, rng: np.random.Generator, indices: np.ndarray) -> Tree:
-        """For the losses of a draw, [updates, ...] with one for each row of `indices`."""
+        """The random numbers of the losses of a draw, [updates, ...]: one row for each row of `indices`."""
         return {}
 
     def adaptation(self) -> Adaptation | None:
-        """What changes beside the params by a rule, if anything does."""
+        """The coefficients and the rule that changes them; None if the algorithm has none."""
         return None
 
     def loss(
@@ -180,5 +189,5 @@ class Algorithm(Config):
         noise: Tree,
         coefficients: Tree,
     ) -> Loss:
-        """Of one minibatch. Parts of the loss that concern some params only say so by `freeze`."""
+        """The loss of one minibatch. A term that should not change some params calls `forward` with `freeze`."""
         raise NotImplementedError

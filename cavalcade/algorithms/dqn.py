@@ -3,8 +3,8 @@
 Settings add double Q-learning (van Hasselt 2016), the dueling network (Wang 2016), n-step targets (Sutton 1988) and
 prioritised replay (Schaul 2016):
     y = R_n + discount * Q_target(s', argmax_a Q(s', a)),    loss = huber(y - Q(s, a)).
-Ape-X (Horgan 2018) adds actors that run ahead: each environment explores at its own rate, and items come with the
-priority that the actor's own values give them.
+Ape-X (Horgan 2018) adds actors that do not wait for the learner: each environment explores at its own rate, and the
+first priority of an item comes from the values that its actor computed.
 """
 
 from dataclasses import dataclass
@@ -23,11 +23,13 @@ from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK, EnvSpec
 from cavalcade.tree import Tree
 
-ILLEGAL = -1e9  # the value of an action that may not be taken
+ILLEGAL = -1e9  # the value of an illegal action
 
 
 @dataclass(frozen=True)
 class DQN(Algorithm):
+    """Q-learning for Discrete actions."""
+
     discount: float = setting(
         0.99, "what a reward is worth one environment step later", "learning", at_least=0, at_most=1
     )
@@ -133,7 +135,7 @@ class DQN(Algorithm):
         return {"q_taken": zero, "q_best": zero} if self.actor_priorities else {}
 
     def epsilon(self, count: int, clock: Clock) -> Any:
-        """How often actions are random: one number, or one for each of the actor's `count` environments."""
+        """The share of random actions (0 to 1): one number, or one for each of the actor's `count` environments."""
         if self.epsilon_ladder:
             others = max(1, clock.actors * count - 1)
             return 0.4 ** (1.0 + 7.0 * (clock.actor * count + np.arange(count)) / others)
@@ -161,12 +163,12 @@ class DQN(Algorithm):
         return Acted(action, judged, carry)
 
     def priority(self, items: Tree) -> np.ndarray:
-        """|R_n + discount * max_a q(s', a) - q(s, a)|, from the values that acting saw (Horgan 2018)."""
+        """|R_n + discount * max_a q(s', a) - q(s, a)|, from the values with which the actor chose (Horgan 2018)."""
         after, taken = items["next_extras"]["q_best"], items["extras"]["q_taken"]
         return np.abs(items["reward"] + items["discount"] * after - taken) + SMALLEST_PRIORITY
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
-        return np.arange(items).reshape(self.updates_per_draw, -1)  # drawn at random already
+        return np.arange(items).reshape(self.updates_per_draw, -1)  # in order, because the table has drawn at random
 
     def loss(
         self, xp: Any, spec: EnvSpec, forward: Forward, target: Any, samples: Tree, noise: Tree, coefficients: Tree
@@ -177,14 +179,14 @@ class DQN(Algorithm):
         a_t = xp.argmax(legal(xp, chooser, samples["next_obs"]), axis=-1)
         goal = samples["reward"] + samples["discount"] * xp.pick(q_t, a_t)
         error = goal - xp.pick(q_tm1, samples["action"])
-        weight = samples.get("weight")  # of prioritised draws
+        weight = samples.get("weight")  # [B], only if draws are prioritised
         loss = xp.mean(huber(xp, error) if weight is None else weight * huber(xp, error))
         priority = None if weight is None else xp.abs(error) + SMALLEST_PRIORITY
         return Loss(loss, {"loss": loss, "q": xp.mean(q_tm1), "error": xp.mean(xp.abs(error))}, priority)
 
 
 def legal(xp: Any, q: Any, obs: Tree) -> Any:
-    """Values with illegal actions out of reach."""
+    """The values q [..., A], with `ILLEGAL` for illegal actions, which no argmax chooses."""
     if not (isinstance(obs, dict) and MASK in obs):
         return q
     return xp.where(xp.astype(obs[MASK], xp.bool), q, xp.full_like(q, ILLEGAL))

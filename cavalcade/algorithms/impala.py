@@ -1,11 +1,11 @@
-"""IMPALA: an actor-critic that learns from the acts of slightly older policies, corrected by V-trace (Espeholt 2018).
+"""IMPALA: an actor-critic that learns from unrolls of slightly older policies, corrected by V-trace (Espeholt 2018).
 
     rho_t = min(rho_bar, pi(a|s) / mu(a|s)),    v_s = V-trace target (cavalcade.ops.returns.vtrace),
     loss = -rho_t log pi(a|s) (r_t + discount v_{t+1} - V_t) + value_cost / 2 (v_t - V_t)^2 - entropy_cost H(pi).
 
-Without lag pi is mu, both bars are without effect, and this is A2C with n-step returns. Instead of V-trace `correction`
-takes what the paper compares it with (section 5.2.2), all with the returns of A2C: the policy's gradient weighed by rho
-alone, a small number inside the logarithm of the policy, or nothing.
+Without lag pi is mu, both bars have no effect, and this is A2C with n-step returns. The other values of `correction`
+are those that the paper compares with V-trace (section 5.2.2), all with the returns of A2C: the policy's gradient
+weighted by rho alone, a small number inside the logarithm of the policy, or no correction.
 """
 
 from dataclasses import dataclass
@@ -27,6 +27,8 @@ EPSILON = 1e-6  # inside the logarithm of the policy, as in GA3C
 
 @dataclass(frozen=True)
 class Impala(ActorCritic):
+    """One update from each batch of unrolls, which actors made while the learner went on."""
+
     gae_lambda: float = 1.0  # of the traces; 1 in the paper
     correction: str = setting("vtrace", "of the lag between actors and learner", "learning", words=CORRECTIONS)
     rho_bar: float = setting(
@@ -55,8 +57,8 @@ class Impala(ActorCritic):
         below=1,
     )
     replay_size: int = setting(10_000, "unrolls that may be drawn again", "experience", at_least=1)
-    # The paper sums its losses over batch and time, so rate and largest norm hold for its batch of 32 x 20 steps only;
-    # with means they hold for any, and on small vectors those that other actor-critics learn with do as well.
+    # The paper sums its losses over batch and time, so its learning rate and largest norm hold only for its batch of
+    # 32 x 20 steps. With means they hold for any batch, and those of the other actor-critics are used here.
     summed: bool = setting(False, "losses are summed over batch and time instead of averaged", "learning")
     entropy_cost: float = 0.01
     optimiser_name: str = "rmsprop"
@@ -88,7 +90,7 @@ class Impala(ActorCritic):
         policy = policy_of(xp, spec, outputs["policy"][:-1], step["obs"])
         behaviour = policy_of(xp, spec, step["behaviour"], step["obs"])
         log_prob = policy.log_prob(step["action"])
-        log_rho = (log_prob - behaviour.log_prob(step["action"])) * valid  # rows that are no step: 0
+        log_rho = (log_prob - behaviour.log_prob(step["action"])) * valid  # 0 in rows that are no transition
         seen = (xp, reward, step["discount"], values, valid)
         if self.correction == "vtrace":
             goal, advantage = vtrace(*seen, log_rho, self.rho_bar, self.c_bar, self.gae_lambda)
@@ -109,7 +111,7 @@ class Impala(ActorCritic):
         value_loss = 0.5 * mean(xp.square(goal - values[:-1]))
         entropy = mean(policy.entropy())
         loss = self.less_entropy(policy_loss + self.value_cost * value_loss, entropy)
-        # how much of the data still counts: 1 without lag
+        # the mean weight of the steps, 0 to 1; 1 without lag
         rho = mean(xp.exp(xp.clip(xp.stop_gradient(log_rho), None, 0.0)))
         metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "rho": rho}
         error = goal - xp.stop_gradient(values[:-1])

@@ -1,11 +1,11 @@
-"""PPO (Schulman 2017), feed-forward or recurrent: several epochs of minibatches over each batch of unrolls, bound to
-the policy that made them by a clipped surrogate or by a penalty, advantages A by GAE (Schulman 2016).
+"""PPO (Schulman 2017), feed-forward or recurrent: several epochs of minibatches over each batch of unrolls. A clipped
+surrogate or a penalty keeps the policy near the one that acted; advantages A are by GAE (Schulman 2016).
 
     ratio = pi(a|s) / pi_old(a|s),    clip:     loss = -min(ratio A, clip(ratio, 1 - clip, 1 + clip) A)
                                       penalty:  loss = -ratio A + coefficient KL(pi_old || pi)
 plus value and entropy terms. The KL is exact, from the distributions that actors stored. After each draw the
-coefficient changes by the KL of its last epoch (`ops/penalty.py`): the mean over that epoch's minibatches, each before
-its own step, and over all learners that update together.
+coefficient changes by the KL of the draw's last epoch (`ops/penalty.py`): the mean over the minibatches of that epoch,
+each computed before its own update, and over all learners of an all-reduce.
 """
 
 from dataclasses import dataclass
@@ -26,6 +26,8 @@ from cavalcade.tree import Tree, map
 
 @dataclass(frozen=True)
 class PPO(ActorCritic):
+    """`epochs` times `minibatches_per_epoch` updates from each batch of unrolls."""
+
     epochs: int = setting(4, "how often each batch is gone through", "learning", at_least=1)
     minibatches_per_epoch: int = setting(4, "into which a batch is cut, an update each", "learning", at_least=1)
     surrogate: str = setting("clip", "what bounds the policy's move", "learning", words=("clip", "penalty"))
@@ -50,7 +52,7 @@ class PPO(ActorCritic):
         metrics = {"explained_variance": explained_variance(xp, samples["goal"], advantage, step["valid"])}
         if self.surrogate == "penalty":
             samples["behaviour"] = step["behaviour"]
-        if self.memory:  # whole columns, with the carry before them
+        if self.memory:  # a sample is a whole unroll, with the carry before it
             samples["first"] = step["first"]
             return {**map(lambda leaf: xp.swapaxes(leaf, 0, 1), samples), "carry": items["carry"]}, metrics
         flat = map(lambda leaf: xp.reshape(leaf, (leaf.shape[0] * leaf.shape[1], *leaf.shape[2:])), samples)
@@ -75,7 +77,8 @@ class PPO(ActorCritic):
         return Adaptation(initial, ("kl",), self._adapt)
 
     def _adapt(self, xp: Any, coefficients: Tree, metrics: dict) -> Tree:
-        """`made`: updates of this draw; `kl`: mean over the epoch so far; `going`: 0 once the policy is too far."""
+        """The coefficients after one update. `made`: updates of this draw so far; `kl`: the sum over this epoch so far,
+        divided by its minibatches; `going`: 0 for the rest of the draw once the policy has moved too far, else 1."""
         rule, so_far, size = KL_RULES[self.kl_rule], coefficients[DRAW], self.minibatches_per_epoch
         made = so_far["made"] + 1.0
         kl = xp.where(so_far["made"] % size == 0, 0.0, so_far["kl"]) + metrics["kl"] / size
@@ -107,7 +110,7 @@ class PPO(ActorCritic):
         if self.normalise_advantages:
             advantage = standardised(xp, advantage, mean)
         policy = policy_of(xp, spec, outputs["policy"], samples["obs"])
-        log_ratio = (policy.log_prob(samples["action"]) - samples["log_prob"]) * valid  # rows that are no step: 0
+        log_ratio = (policy.log_prob(samples["action"]) - samples["log_prob"]) * valid  # 0 if no transition
         ratio = policy_ratio(xp, log_ratio)
         value_loss = 0.5 * mean(xp.square(xp.squeeze(outputs["value"], -1) - samples["goal"]))
         entropy = mean(policy.entropy())
@@ -125,7 +128,7 @@ class PPO(ActorCritic):
             policy_loss = mean(unbounded_surrogate(xp, ratio, advantage)) + penalty
             metrics |= {"kl": kl, "kl_coefficient": coefficient}
             loss = self.less_entropy(policy_loss, entropy)
-            if rule.end:  # the value goes on learning
+            if rule.end:  # 0 stops the policy for the rest of the draw, but not the value
                 loss = loss * coefficients[DRAW]["going"]
         loss = loss + self.value_cost * value_loss
         return Loss(loss, {"loss": loss, "policy_loss": policy_loss, **metrics})
