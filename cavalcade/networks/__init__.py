@@ -1,4 +1,4 @@
-"""Networks: layers, torsos and heads as pure functions on any backend's arrays, joined into models."""
+"""Networks: layers, torsos and heads as pure functions of params and arrays of any backend, joined into models."""
 
 from cavalcade.networks.activations import ACTIVATIONS
 from cavalcade.networks.convolutions import is_image

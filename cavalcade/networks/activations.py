@@ -1,7 +1,7 @@
-"""What stands behind each layer of an MLP: one text for every backend, so that a policy acts alike on all of them.
+"""The functions after each layer of an MLP: one text for every backend, so that a policy acts alike on all of them.
 
-`ACTIVATIONS[name](xp)` is the function in that namespace. None has a gradient that is not finite: where a formula
-would overflow it is given the part of its argument for which it holds, `x - relu(x)` for what lies below zero.
+`ACTIVATIONS[name](xp)` is the function in that namespace. All gradients are finite: a formula that overflows for some x
+gets only the part of x for which it is meant, such as `x - relu(x)`, which is x below zero and 0 above.
 """
 
 from collections.abc import Callable

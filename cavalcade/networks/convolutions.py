@@ -1,4 +1,4 @@
-"""Networks for images, and what counts as one."""
+"""Networks for images, and which observations count as images."""
 
 from collections.abc import Callable
 from typing import Any
@@ -12,6 +12,7 @@ from cavalcade.tree import Tree
 
 
 def _convolution(channels: int, outputs: int, size: int, initialiser: str) -> Callable[[Rng], Tree]:
+    """`init` of a convolution with kernels of `size` x `size` pixels."""
     fan_in = channels * size * size
 
     def init(rng: Rng) -> Tree:
@@ -22,7 +23,8 @@ def _convolution(channels: int, outputs: int, size: int, initialiser: str) -> Ca
 
 
 def nature_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
-    """Mnih 2015: 32 8x8/4, 64 4x4/2, 64 3x3/1, 512. Input [N, C, H, W] in [0, 1]."""
+    """[N, C, H, W] in [0, 1] -> [N, 512]. Mnih 2015: convolutions 32 8x8/4, 64 4x4/2, 64 3x3/1, then 512 units.
+    `shape`: (C, H, W)."""
     channels, height, width = shape
     plan = [(channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1)]
     for _, _, size, stride in plan:
@@ -45,7 +47,8 @@ def nature_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
 
 
 def impala_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
-    """Espeholt 2018, the deep network: three sections of convolution, max-pool and two residual blocks; 256."""
+    """[N, C, H, W] -> [N, 256]. Espeholt 2018, the deep network: three sections of a convolution, a max-pool
+    and two residual blocks, then 256 units. `shape`: (C, H, W)."""
     channels, height, width = shape
     widths = (16, 32, 32)
     for _ in widths:
@@ -79,6 +82,7 @@ def impala_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
 
 
 def is_image(leaf: Leaf, convolution: str) -> bool:
+    """Whether observations of this leaf go through a CNN: a Box with three axes, large enough for the convolution."""
     if leaf.kind != "box" or len(leaf.shape) != 3:
         return False
     _, height, width = channels_first(leaf)
@@ -86,15 +90,17 @@ def is_image(leaf: Leaf, convolution: str) -> bool:
 
 
 def _is_channels_first(leaf: Leaf) -> bool:
+    """Whether the shape is (C, H, W) and not (H, W, C); images have fewer channels than pixels in a row."""
     return leaf.shape[0] < leaf.shape[2]
 
 
 def channels_first(leaf: Leaf) -> tuple[int, int, int]:
+    """The image's shape as (C, H, W)."""
     a, b, c = leaf.shape
     return (a, b, c) if _is_channels_first(leaf) else (c, a, b)
 
 
 def as_image(xp: Any, leaf: Leaf, x: Any) -> Any:
-    """[N, C, H, W] float32; bytes become fractions of one."""
+    """The images as [N, C, H, W] float32; bytes 0 .. 255 become 0 .. 1."""
     x = x if _is_channels_first(leaf) else xp.permute_dims(x, (0, 3, 1, 2))
     return xp.fractions(x) if leaf.dtype == "uint8" else xp.astype(x, xp.float32)

@@ -1,8 +1,9 @@
 """Networks as pairs of pure functions over trees: `init(rng) -> params`, `apply(xp, params, x) -> y`.
 
-The same text runs on every backend, so a policy trained on one acts on plain NumPy in a process that imports no
-framework. Parameters are born in NumPy from a seed, identical everywhere. Initialisations are those of the papers:
-uniform by fan-in for the DQN family (Mnih 2015, Torch's default), orthogonal for the actor-critics (PPO's code).
+The same text runs on every backend, so a policy trained on any backend acts with plain NumPy in a process that imports
+no framework. The first params are drawn in NumPy from a seed, so they are the same on every backend. Initialisations
+are those of the papers: uniform by fan-in for the DQN family (Mnih 2015, Torch's default), orthogonal for the
+actor-critics (PPO's code).
 """
 
 from collections.abc import Callable
@@ -20,23 +21,24 @@ Rng = np.random.Generator
 
 @dataclass(frozen=True)
 class Network:
-    """x [N, ...] -> y [N, features]; `small` networks act faster in NumPy than in any framework."""
+    """A function from x [N, ...] to y [N, features]. `small`: it acts faster in NumPy than in any framework."""
 
     init: Callable[[Rng], Tree]
-    apply: Callable[..., Any]  # apply(xp, params, x), or apply(xp, params, x, {name: [N, width]}) where it has inputs
+    apply: Callable[..., Any]  # apply(xp, params, x), or apply(xp, params, x, {name: [N, width]}) if it has inputs
     features: int
     small: bool = True
-    backend: str | None = None  # a user's module runs on its own library only
-    inputs: tuple[str, ...] = ()  # what a head asks for by name beside its features
+    backend: str | None = None  # the only one that can run it, for a user's module; None: all
+    inputs: tuple[str, ...] = ()  # names of arrays that a head needs beside its features
 
 
 def uniform_fan_in(rng: Rng, shape: tuple[int, ...], fan_in: int) -> np.ndarray:
+    """Uniform in +-1 / sqrt(fan_in), where fan_in is the number of inputs of one unit."""
     bound = 1.0 / np.sqrt(fan_in)
     return rng.uniform(-bound, bound, shape).astype(np.float32)
 
 
 def orthogonal(gain: float) -> Callable[[Rng, tuple[int, ...], int], np.ndarray]:
-    """Rows or columns orthonormal, times `gain` (Saxe 2014)."""
+    """An initialiser whose weights, as a matrix, have orthonormal rows or columns, times `gain` (Saxe 2014)."""
 
     def init(rng: Rng, shape: tuple[int, ...], fan_in: int) -> np.ndarray:
         rows, columns = fan_in, int(np.prod(shape)) // fan_in
@@ -51,14 +53,18 @@ def orthogonal(gain: float) -> Callable[[Rng, tuple[int, ...], int], np.ndarray]
 
 
 def initialiser_of(name: str, gain: float) -> Callable[[Rng, tuple[int, ...], int], np.ndarray]:
+    """The initialiser `orthogonal` or `uniform` of weights; only `orthogonal` uses the gain."""
     return orthogonal(gain) if name == "orthogonal" else uniform_fan_in
 
 
 def initial_bias(name: str, rng: Rng, size: int, fan_in: int) -> np.ndarray:
+    """The first biases [size]: zeros beside orthogonal weights, else uniform by fan-in."""
     return np.zeros(size, np.float32) if name == "orthogonal" else uniform_fan_in(rng, (size,), fan_in)
 
 
 def linear(inputs: int, outputs: int, initialiser: str = "uniform", gain: float = 1.0) -> Network:
+    """x [N, inputs] -> [N, outputs]."""
+
     def init(rng: Rng) -> Tree:
         weight = initialiser_of(initialiser, gain)(rng, (inputs, outputs), inputs)
         return {"weight": weight, "bias": initial_bias(initialiser, rng, outputs, inputs)}
@@ -67,6 +73,7 @@ def linear(inputs: int, outputs: int, initialiser: str = "uniform", gain: float 
 
 
 def mlp(inputs: int, hidden: tuple[int, ...], activation: str, initialiser: str) -> Network:
+    """x [N, inputs] -> [N, hidden[-1]]: linear layers of these sizes, each followed by the activation."""
     sizes = pairwise((inputs, *hidden))
     layers = {str(i): linear(a, b, initialiser, np.sqrt(2.0)) for i, (a, b) in enumerate(sizes)}
 

@@ -1,9 +1,9 @@
 """A model: torso, optional memory and named heads over one observation, with the normaliser inside.
 
-What acts, what learns, what is evaluated and what is exported is this one object, so observation statistics, masks
-and memory can never be left behind. `apply` takes any leading axes: [B, ...] when acting, [T, B, ...] when learning.
-Its params fall into parts by name: each head with the torso that is its own, `shared`, and `memory`. A part can be left
-out of a gradient (`freeze`) and have a learning rate of its own (`optimiser.Group`).
+Acting, learning, judging and exporting use this one object, so none of them can forget statistics, masks or memory.
+`apply` takes the leading axes [B, ...] when acting and [T, B, ...] when learning. The params of a model fall into parts
+by name: each head with the torso that is its own, `shared`, and `memory`. A part can be left out of a gradient
+(`freeze`) and have a learning rate of its own (`optimiser.Group`).
 """
 
 from collections.abc import Callable
@@ -25,29 +25,31 @@ Head = Callable[[int], Network]  # number of features -> network
 
 
 class Model(Protocol):
-    """What learners and policies ask of a network: `Towers` here, or whatever else an algorithm brings."""
+    """What learners and policies need of a model: `Towers` here, or a class that an algorithm brings."""
 
     @property
     def spec(self) -> EnvSpec: ...
 
     @property
     def small(self) -> bool:
-        """Whether it acts faster in NumPy than in a framework."""
+        """Whether the model acts faster in NumPy than in a framework."""
 
     @property
     def backend(self) -> str | None:
-        """The only backend that can run it, if there is but one."""
+        """The only backend that can run the model; None if all can."""
 
     @property
-    def recurrent(self) -> bool: ...
+    def recurrent(self) -> bool:
+        """Whether the model has a carry."""
 
-    def init(self, rng: np.random.Generator) -> Tree: ...
+    def init(self, rng: np.random.Generator) -> Tree:
+        """The first params."""
 
     def carry(self, batch: int) -> Tree:
-        """What it remembers before an episode."""
+        """The carry of `batch` environments before the first step of an episode."""
 
     def part_of(self, path: str) -> str:
-        """The part that the params at this path of their tree belong to."""
+        """The name of the part to which the params at this path of their tree belong."""
 
     def apply(
         self,
@@ -60,15 +62,18 @@ class Model(Protocol):
         heads: tuple[str, ...] = (),
         inputs: dict[str, Any] | None = None,
         freeze: tuple[str, ...] = (),
-    ) -> tuple[dict, Tree]: ...
+    ) -> tuple[dict, Tree]:
+        """{head: [..., features]} and the carry after the last step; the arguments are those of `Forward`."""
 
-    def statistics(self) -> Tree: ...
+    def statistics(self) -> Tree:
+        """The moments of normalised observations before any was seen."""
 
-    def observe(self, xp: Any, statistics: Tree, obs: Tree, weight: Any = None) -> Tree: ...
+    def observe(self, xp: Any, statistics: Tree, obs: Tree, weight: Any = None) -> Tree:
+        """The statistics after these observations, too; those with a weight of 0 do not count."""
 
 
 def forward_of(model: Model, xp: Any, params: Tree, statistics: Tree) -> Callable[..., tuple[dict, Tree]]:
-    """The model with its params inside, as algorithms call it (`algorithm.Forward`)."""
+    """The model with its params and statistics inside, as algorithms call it (`algorithms.Forward`)."""
 
     def forward(
         obs: Tree,
@@ -86,13 +91,13 @@ def forward_of(model: Model, xp: Any, params: Tree, statistics: Tree) -> Callabl
 
 @dataclass(frozen=True)
 class Towers:
-    """Torsos, memory and heads."""
+    """A model of torsos, an optional LSTM and heads."""
 
     spec: EnvSpec
     torsos: dict[str, Network]  # "shared", or one per head
     heads: dict[str, Network]
     memory: Lstm | None
-    normalised: tuple[str, ...]  # observation paths with running statistics
+    normalised: tuple[str, ...]  # paths of the observations that are normalised
 
     @property
     def small(self) -> bool:
@@ -100,7 +105,7 @@ class Towers:
 
     @property
     def backend(self) -> str | None:
-        """The only backend that can run this model, if a user's module is part of it."""
+        """The backend of a user's module, if one is part of the model; else None."""
         return next((n.backend for n in self.torsos.values() if n.backend), None)
 
     @property
@@ -119,7 +124,7 @@ class Towers:
         return {**params, "memory": self.memory.init(rng)} if self.memory else params
 
     def carry(self, batch: int) -> Tree:
-        """What the model remembers before an episode: nothing, or zeros."""
+        """Zeros [batch, ...] if the model has memory, else nothing."""
         return self.memory.carry(batch) if self.memory else {}
 
     def apply(
@@ -134,16 +139,16 @@ class Towers:
         inputs: dict[str, Any] | None = None,
         freeze: tuple[str, ...] = (),
     ) -> tuple[dict, Tree]:
-        """Outputs of these heads (none are all), {name: [..., features]}, and the carry after the last step."""
+        """Outputs {name: [..., features]} of these heads (an empty tuple: all), and the carry after the last step."""
         leading = self._leading(obs)
         params = self._frozen(xp, params, freeze) if freeze else params
         flat = self._prepare(xp, statistics, obs, leading)
-        torsos = params.get("torso", {})  # a torso may have no parameters at all
+        torsos = params.get("torso", {})  # missing if no torso has params
         shared = None
         if "shared" in self.torsos:
             shared = self.torsos["shared"].apply(xp, torsos.get("shared", {}), flat)
         if self.memory:
-            steps = (1, *leading) if len(leading) == 1 else leading  # acting: one step
+            steps = (1, *leading) if len(leading) == 1 else leading  # [B] when acting: one step
             x = xp.reshape(shared, (*steps, -1))
             y, carry = self.memory.apply(xp, params["memory"], x, carry, xp.reshape(first, steps))
             shared = xp.reshape(y, (-1, self.memory.size))
@@ -159,7 +164,7 @@ class Towers:
         return outputs, carry
 
     def _frozen(self, xp: Any, params: Tree, freeze: tuple[str, ...]) -> Tree:
-        """The same params, of which those of some parts have no gradient."""
+        """The same params; no gradient reaches those of the parts in `freeze`."""
 
         def stopped(name: str, child: Tree) -> Tree:
             return tree.map(xp.stop_gradient, child) if name in freeze else child
@@ -169,14 +174,15 @@ class Towers:
         return {**frozen, "memory": stopped("memory", params["memory"])} if self.memory else frozen
 
     def _leading(self, obs: Tree) -> tuple[int, ...]:
+        """The leading axes of these observations: (B,) or (T, B)."""
         spec = self.spec.observation
         leaf, array = (spec, obs) if isinstance(spec, Leaf) else (tree.leaves(spec)[0], tree.leaves(obs)[0])
         return tuple(array.shape[: array.ndim - len(leaf.shape)])
 
     def _prepare(self, xp: Any, statistics: Tree, obs: Tree, leading: tuple[int, ...]) -> Tree:
-        """[..., shape] -> [N, shape], normalised, without the mask."""
+        """Observations [..., shape] as [N, shape], normalised, without the mask."""
         if len(leading) == 1 and not self.normalised and isinstance(self.spec.observation, Leaf):
-            return obs  # acting on one array: nothing to do
+            return obs  # the usual case of acting: nothing to do
         size = prod(leading)
 
         def prepared(spec: Tree, x: Any, path: str) -> Tree:
@@ -191,12 +197,12 @@ class Towers:
         return prepared(self.spec.observation, obs, "")
 
     def statistics(self) -> Tree:
-        """Running mean and variance of the normalised observations, before any was seen."""
+        """The moments of the normalised observations before any was seen, by path."""
         leaves = dict(tree.named(self.spec.observation))
         return {_key(path): normaliser.fresh(leaves[path].shape) for path in self.normalised}
 
     def observe(self, xp: Any, statistics: Tree, obs: Tree, weight: Any = None) -> Tree:
-        """The statistics after these observations [..., shape] too; where `weight` [...] is 0 they do not count."""
+        """The statistics after these observations [..., shape], too; those with `weight` [...] 0 do not count."""
         found = dict(tree.named(obs))
         leaves = dict(tree.named(self.spec.observation))
         merged = {}
@@ -210,8 +216,8 @@ class Towers:
 def _conditioned(
     xp: Any, head: Network, params: Tree, features: Any, inputs: dict[str, Any], leading: tuple[int, ...]
 ) -> Any:
-    """A head that asks for inputs [more ..., leading ..., width]: its features are repeated along the axes that the
-    inputs have and the observations lack."""
+    """The output [more ..., leading ..., features] of a head with inputs [more ..., leading ..., width]. The features
+    [N, ...] are repeated along the axes that the inputs have and the observations lack."""
     given = {name: inputs[name] for name in head.inputs}
     lead = tuple(next(iter(given.values())).shape[:-1])
     if len(lead) > len(leading):
@@ -222,7 +228,7 @@ def _conditioned(
 
 
 def _key(path: str) -> str:
-    """A path as one key of a tree, where a slash would mean a nest."""
+    """A path as one key of a tree; a slash in a key would mean a nest."""
     return path.replace("/", ".") or "observation"
 
 
@@ -236,8 +242,10 @@ def build(
     network: Network | None = None,
     raw: tuple[str, ...] = (),
 ) -> Towers:
-    """A model for this environment; `network` replaces the torso (a user's own module). The heads in `raw` have a torso
-    without hidden layers, because they have layers of their own and join inputs before them (a critic of actions)."""
+    """A model for this environment. `heads` share one torso if `shared`, and always with memory, images or a user's
+    module. `memory`: size of the LSTM; 0 is none. `normalise`: observations that are neither images nor choices.
+    `network`: a user's module that replaces the torso. The heads in `raw` have a torso without hidden layers, because
+    they have layers of their own after they join their inputs (a critic of actions)."""
     body = network or torso(spec.observation, settings)
     lstm = Lstm(body.features, memory) if memory else None
     together = shared or memory > 0 or not body.small

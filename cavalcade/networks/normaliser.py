@@ -1,4 +1,4 @@
-"""Running mean and variance as a small tree, merged exactly (Chan 1979), on any backend."""
+"""Moments: running count, mean and variance as a small tree, merged exactly (Chan 1979), on any backend."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from cavalcade.tree import Tree
 
 
 def fresh(shape: tuple[int, ...]) -> Tree:
-    """Moments before anything was seen; the tiny count avoids a division by zero."""
+    """The moments of arrays of this shape before any was seen; the tiny count avoids a division by zero."""
     return {
         "count": np.full((), 1e-4, np.float32),
         "mean": np.zeros(shape, np.float32),
@@ -17,7 +17,7 @@ def fresh(shape: tuple[int, ...]) -> Tree:
 
 
 def merge(xp: Any, moments: Tree, x: Any, weight: Any = None) -> Tree:
-    """The moments after the rows of x [N, ...] too; `weight` [N] is 0 for rows that do not count."""
+    """The moments after the rows of x [N, ...], too; `weight` [N] is 0 for rows that do not count, else 1."""
     if weight is None:
         new, share = float(x.shape[0]), 1.0 / x.shape[0]
     else:
@@ -32,6 +32,6 @@ def merge(xp: Any, moments: Tree, x: Any, weight: Any = None) -> Tree:
 
 
 def scaled(xp: Any, moments: Tree, x: Any, centre: bool = True) -> Any:
-    """x in units of its standard deviation, within ten of them."""
+    """x in units of its standard deviation, clipped to -10 .. 10; minus its mean if `centre`."""
     x = x - moments["mean"] if centre else x
     return xp.clip(x / xp.sqrt(moments["variance"] + 1e-8), -10.0, 10.0)

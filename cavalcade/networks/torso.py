@@ -1,4 +1,4 @@
-"""From observations of any kind to features, and from features to what an algorithm asks for; memory in between."""
+"""Torsos, from observations of any kind to features; heads, from features to outputs; and the memory in between."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,10 +18,10 @@ CONVOLUTIONS = ("nature", "impala")
 
 @dataclass(frozen=True)
 class Torso:
-    """How observations become features."""
+    """The settings of a torso."""
 
-    hidden: tuple[int, ...] = (64, 64)
-    activation: str = "tanh"  # one of ACTIVATIONS; CNNs have the relu of their papers
+    hidden: tuple[int, ...] = (64, 64)  # units of each layer of the MLP
+    activation: str = "tanh"  # of the MLP, one of ACTIVATIONS; CNNs have the relu of their papers
     convolution: str = "nature"  # nature, impala
     initialiser: str = "orthogonal"  # orthogonal, uniform
 
@@ -32,7 +32,8 @@ class Torso:
 
 
 def torso(observation: Tree, settings: Torso) -> Network:
-    """Images through a CNN each, everything else joined and through an MLP; the results joined."""
+    """A network from observations [N, ...] to [N, features]: a CNN for each image, one MLP for all other observations
+    side by side; their features are joined."""
     leaves = [(path, leaf) for path, leaf in named(observation) if path != MASK]
     images = {path: leaf for path, leaf in leaves if is_image(leaf, settings.convolution)}
     vectors = [(path, leaf) for path, leaf in leaves if path not in images]
@@ -44,7 +45,7 @@ def torso(observation: Tree, settings: Torso) -> Network:
         parts["vector"] = mlp(width, settings.hidden, settings.activation, settings.initialiser)
 
     def apply(xp: Any, params: Tree, obs: Tree) -> Any:
-        if isinstance(observation, Leaf) and vectors:  # the usual case, kept short because acting is called often
+        if isinstance(observation, Leaf) and vectors:  # a shorter way for the usual case, because actors call it often
             return parts["vector"].apply(xp, params.get("vector", {}), as_vector(xp, observation, obs))
         flat = dict(named(obs))
         features = []
@@ -64,12 +65,13 @@ def torso(observation: Tree, settings: Torso) -> Network:
 
 
 def vector_size(leaf: Leaf) -> int:
+    """The width of `as_vector`."""
     one_hot = leaf.kind in ("discrete", "multi_discrete")
     return leaf.logits if one_hot else int(np.prod(leaf.shape))
 
 
 def as_vector(xp: Any, leaf: Leaf, x: Any) -> Any:
-    """[N, ...] of any kind -> [N, size] float32: one-hot for choices, flat for the rest."""
+    """Observations [N, ...] of one leaf as [N, size] float32: choices become one-hot, all others are flattened."""
     if leaf.kind == "discrete":
         return xp.one_hot(x, leaf.counts[0])
     if leaf.kind == "multi_discrete":
@@ -83,7 +85,7 @@ def as_vector(xp: Any, leaf: Leaf, x: Any) -> Any:
 
 
 def dueling(inputs: int, actions: int, initialiser: str = "uniform") -> Network:
-    """Wang 2016: Q = V + A - mean A, which is a fixed linear map of (V, A)."""
+    """Features [N, inputs] -> values [N, actions]. Wang 2016: Q = V + A - mean A, a fixed linear map of (V, A)."""
     both = linear(inputs, 1 + actions, initialiser)
     to_q = np.concatenate([np.ones((1, actions)), np.eye(actions) - 1.0 / actions]).astype(np.float32)  # [1 + A, A]
 
@@ -94,7 +96,7 @@ def dueling(inputs: int, actions: int, initialiser: str = "uniform") -> Network:
 
 
 def conditioned(features: int, inputs: dict[str, int], make: Callable[[int], Network]) -> Network:
-    """A head over the features and these inputs side by side, {name: width}; `make` builds it for their number."""
+    """A head over the features and its inputs {name: width} side by side; `make(width of all)` builds its network."""
     names = tuple(inputs)
     network = make(features + sum(inputs.values()))
 
@@ -105,7 +107,8 @@ def conditioned(features: int, inputs: dict[str, int], make: Callable[[int], Net
 
 
 def gaussian(inputs: int, size: int) -> Network:
-    """Mean from the features, log standard deviation a parameter of its own (PPO's continuous policy)."""
+    """Features [N, inputs] -> [N, 2 size]: the mean, then the log standard deviation, which is learned and the same for
+    all observations (PPO's continuous policy)."""
     mean = linear(inputs, size, "orthogonal", 0.01)
 
     def init(rng: Rng) -> Tree:
@@ -120,7 +123,7 @@ def gaussian(inputs: int, size: int) -> Network:
 
 @dataclass(frozen=True)
 class Lstm:
-    """An LSTM (Hochreiter 1997, forget bias 1) over [T, B, inputs] that starts afresh wherever `first` is set."""
+    """An LSTM (Hochreiter 1997, forget bias 1) over [T, B, inputs]; the carry is zero where `first` [T, B] is set."""
 
     inputs: int
     size: int
@@ -142,9 +145,10 @@ class Lstm:
         }
 
     def apply(self, xp: Any, params: Tree, x: Any, carry: Tree, first: Any) -> tuple[Any, Tree]:
+        """Outputs [T, B, size], and the carry [B, size] after the last step."""
         steps, batch = x.shape[:2]
         flat = xp.linear(xp.reshape(x, (steps * batch, -1)), params["input"], params["bias"])
-        gates_from_input = xp.reshape(flat, (steps, batch, 4 * self.size))  # one product for all steps
+        gates_from_input = xp.reshape(flat, (steps, batch, 4 * self.size))  # one matrix product for all steps
         keep = 1.0 - xp.astype(first, xp.float32)[..., None]
         recurrent, n = params["recurrent"], self.size
 
