@@ -1,11 +1,11 @@
-"""Policies as distributions over actions: what a network's last layer means.
+"""Policies as distributions over actions: the meaning of the output of a policy head.
 
-Randomness is data here: `sample` takes the noise, so the same parameters and noise give the same action on
-every backend and in every batch. Gumbel noise makes a categorical sample an argmax; normal noise is scaled
-and shifted.
+`sample` takes its random numbers as `noise`, so the same output and noise give the same action on every backend
+and in every batch. With Gumbel noise a categorical sample is an argmax; normal noise is scaled and shifted.
 
 Illegal actions get a logit so low that its exponential is exactly zero, but finite. Minus infinity would be
-the honest number, yet 0 * -inf in the entropy and inf - inf in the KL are NaN; here both are plain zeros.
+the true number, but 0 * -inf in the entropy and inf - inf in the KL are NaN; here both are plain zeros.
+The `parameters` of a distribution are the numbers that a head gives; they are not params of the model.
 """
 
 import math
@@ -17,40 +17,43 @@ import numpy as np
 from cavalcade.errors import UserError
 from cavalcade.specs import Leaf
 
-# Far below any logit a network gives, and far enough from float32's end (3e38) for sums of such numbers.
+# Far below any logit of a network, and far enough from the largest float32 (3e38) that sums of it stay finite.
 _ILLEGAL = -1e30
-# exp(-2 * log_std) is needed; beyond e^20 in either direction it only serves to overflow.
+# Bound of |log_std|: the KL needs exp(-2 * log_std), which would overflow for large numbers.
 _LARGEST_LOG_STD = 20.0
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
 class Distribution(Protocol):
-    """Over actions [..., *shape] for parameters [..., P]; the numbers returned are [...]."""
+    """Over actions [..., *shape], from parameters [..., P]. Log probabilities, entropies, KLs are [...]."""
 
     def log_prob(self, action: Any) -> Any: ...
 
     def entropy(self, epsilon: float = 0.0) -> Any:
-        """`epsilon`: beside a probability inside its logarithm; a density's entropy takes no notice of it."""
+        """`epsilon`: added to each probability inside the logarithm; a `Gaussian` ignores it."""
 
     def kl(self, other: Any) -> Any:
-        """KL(self || other) against a distribution of the same class."""
+        """KL(self || other), where `other` is of the same class."""
 
-    def sample(self, noise: Any) -> Any: ...
+    def sample(self, noise: Any) -> Any:
+        """Actions made from noise of the kind that `draw_noise` draws."""
 
-    def mode(self) -> Any: ...
+    def mode(self) -> Any:
+        """The most probable actions."""
 
 
 class Categorical:
-    """One choice of A. Where `mask` is zero an action is illegal; a row needs at least one legal action.
+    """One choice among A actions, from logits [..., A]. Where `mask` [..., A] is zero an action is illegal.
 
-    Rows without any (padding may have them) are uniform over all actions: meaningless, but finite.
+    Every row needs a legal action. A row without any, which padding may have, is uniform over all actions: without
+    meaning, but finite.
     """
 
     def __init__(self, xp: Any, logits: Any, mask: Any = None):
         self.xp = xp
         self.logits = logits if mask is None else xp.where(mask != 0, logits, _ILLEGAL)  # [..., A]
 
-    # lazily, since greedy and sampled acting need no softmax; once, since a loss needs it several times
+    # computed only when needed, because acting needs no softmax; and once, because a loss needs it several times
 
     @cached_property
     def log_probs(self) -> Any:
@@ -68,7 +71,7 @@ class Categorical:
         return -self.xp.sum(self.probs * logs, axis=-1)
 
     def kl(self, other: "Categorical") -> Any:
-        """Both under one mask. An action legal here and illegal in `other` makes it huge instead of inf."""
+        """Both need the same mask. An action that is illegal only in `other` makes the KL huge instead of infinite."""
         return self.xp.sum(self.probs * (self.log_probs - other.log_probs), axis=-1)
 
     def sample(self, noise: Any) -> Any:
@@ -121,9 +124,9 @@ class MultiCategorical:
 
 
 class Gaussian:
-    """Independent normals: the first half of the parameters is the mean, the second the log of the deviation.
+    """Independent normals: the first half of the parameters is the mean, the second the log standard deviation.
 
-    Bounds of the action space are not applied here; that is the environment's or the algorithm's business.
+    The bounds of the action space are not applied here; the environment or the algorithm does that.
     """
 
     def __init__(
@@ -153,7 +156,7 @@ class Gaussian:
         return xp.sum(widening + 0.5 * (xp.exp(-2.0 * widening) + shift * shift - 1.0), axis=-1)
 
     def sample(self, noise: Any) -> Any:
-        """`noise` [..., D] is standard normal; the action can be differentiated."""
+        """`noise` [..., D] is standard normal; gradients flow through the action to the parameters."""
         return self._action(self.mean + self.xp.exp(self.log_std) * noise)
 
     def mode(self) -> Any:
@@ -176,7 +179,7 @@ def make(xp: Any, leaf: Leaf, parameters: Any, mask: Any = None) -> Distribution
 
 
 def parameter_count(leaf: Leaf) -> int:
-    """How many numbers a network gives per action."""
+    """P, how many numbers a policy head gives for one action."""
     if leaf.kind in ("discrete", "multi_discrete"):
         return leaf.logits
     _require_box(leaf)
@@ -184,10 +187,10 @@ def parameter_count(leaf: Leaf) -> int:
 
 
 def draw_noise(leaf: Leaf, rng: np.random.Generator, *leading: int) -> np.ndarray:
-    """[*leading, N] float32, what `sample` needs for actions of this kind."""
+    """[*leading, N] float32, the noise that `sample` needs for actions of this kind."""
     if leaf.kind in ("discrete", "multi_discrete"):
-        # Minus the log of an exponential is Gumbel, at half the cost of rng.gumbel. In double precision,
-        # because a float32 exponential is zero about once in ten million draws, and its log then infinite.
+        # Minus the log of an exponential is Gumbel, at half the cost of rng.gumbel. In double precision, because a
+        # float32 exponential is zero about once in ten million times, and then its log would be infinite.
         waiting = rng.standard_exponential((*leading, leaf.logits))
         np.log(np.maximum(waiting, 1e-300, out=waiting), out=waiting)
         return np.negative(waiting, dtype=np.float32, casting="same_kind")

@@ -6,20 +6,22 @@ coefficient * lowered   where KL < below * target,        KL = mean of KL(pi_old
 
 from typing import Any, NamedTuple
 
-# where a paper names no bounds: a coefficient that had become 0 or inf in float32 could not come back
+# Bounds of the coefficient if a paper names none: one that has become 0 or inf in float32 could never change again.
 _LEAST, _MOST = 1e-6, 1e6
 
 
 class KLRule(NamedTuple):
-    initial: float
+    """The numbers of one rule; the equation is at the top of this file."""
+
+    initial: float  # coefficient of the first draw
     above: float
     raised: float
     below: float
     lowered: float
-    smallest: float = _LEAST
+    smallest: float = _LEAST  # coefficient
     largest: float = _MOST
-    hinge: float = 0.0  # times max(0, KL - 2 target)^2, beside the penalty
-    end: float = 0.0  # an epoch whose KL is above `end` targets is the policy's last of the draw; 0 goes on
+    hinge: float = 0.0  # weight of a second penalty, max(0, KL - 2 target)^2
+    end: float = 0.0  # after an epoch with KL > end * target the policy stays until the next draw; 0: never
 
 
 KL_RULES = {
@@ -31,13 +33,13 @@ KL_RULES = {
 
 
 def adapted(xp: Any, rule: KLRule, coefficient: Any, kl: Any, target: float) -> Any:
-    """The coefficient for the next draw."""
+    """The coefficient for the next draw, from the mean `kl` at the end of this draw."""
     low, high = coefficient * rule.lowered, coefficient * rule.raised
     moved = xp.where(kl > rule.above * target, high, xp.where(kl < rule.below * target, low, coefficient))
     return xp.clip(moved, rule.smallest, rule.largest)
 
 
 def kl_penalty(xp: Any, rule: KLRule, coefficient: Any, kl: Any, target: float) -> Any:
-    """What a mean KL adds to a loss."""
+    """The penalty that is added to the loss of a minibatch with this mean `kl`."""
     penalty = coefficient * kl
     return penalty + rule.hinge * xp.square(xp.clip(kl - 2.0 * target, 0.0, None)) if rule.hinge else penalty

@@ -4,21 +4,20 @@ Every estimator here is `values + accumulated`, where
 
     accumulated_t = error_t + decay_t * accumulated_{t+1}
 
-and only `error` and `decay` differ. In this form episode ends need no cases. A true terminal has discount 0.
-A truncated episode is followed by a row that is not a transition and only carries its final observation: that
-row accumulates zero, so the transition before it bootstraps from the value of its own successor and nothing
-of the next episode leaks back. The same holds for padding and for the end of the unroll.
+and only `error` and `decay` differ. In this form the ends of episodes need no special cases. A terminated episode
+ends with discount 0. A truncated episode is followed by a row that is not a transition and only holds the final
+observation: that row accumulates zero, so the transition before it uses the value of its own successor, and nothing
+of the next episode reaches it. The same holds for padding and for the end of the unroll.
 
-Arrays are time-major. Trailing axes after T are free; they are written [B].
+Arrays are time-major. The axes after T may be any; they are written [B].
 
     reward    [T, B]    of the transition in row t
-    discount  [T, B]    gamma; 0 where the transition ended in a true terminal
+    discount  [T, B]    gamma; 0 where the transition ended in a terminal state
     values    [T+1, B]  values[t+1] is the value of the successor of row t
     valid     [T, B]    1.0 where the row is a transition, else 0.0
 
 A row that is not valid gets its own value as target and 0 as advantage, hence no error.
-Targets are constants to a loss: no gradient flows back through `values` or ratios, which also keeps the
-recursion off the gradient tape.
+Targets are constants for a loss: no gradient flows back through `values` or ratios, so the recursion is not recorded.
 """
 
 import math
@@ -26,7 +25,7 @@ from typing import Any
 
 
 def n_step_returns(xp: Any, reward: Any, discount: Any, values: Any, valid: Any, n: int) -> Any:
-    """[T, B]: n rewards and then the value; fewer rewards where the episode or the unroll ends sooner."""
+    """[T, B]: n discounted rewards, then the value; fewer rewards where the episode or the unroll ends sooner."""
     if n >= reward.shape[0]:
         return discounted_returns(xp, reward, discount, values, valid)
     values = xp.stop_gradient(values)
@@ -38,7 +37,7 @@ def n_step_returns(xp: Any, reward: Any, discount: Any, values: Any, valid: Any,
 
 
 def discounted_returns(xp: Any, reward: Any, discount: Any, values: Any, valid: Any) -> Any:
-    """[T, B]: all rewards to the end of the episode or of the unroll, then the value (A3C, Mnih 2016)."""
+    """[T, B]: all discounted rewards to the end of the episode or unroll, then the value (A3C, Mnih 2016)."""
     return td_lambda(xp, reward, discount, values, valid, 1.0)
 
 
@@ -66,28 +65,30 @@ def vtrace(
     c_bar: float = 1.0,
     lambda_: float = 1.0,
 ) -> tuple[Any, Any]:
-    """Value targets and policy-gradient advantages, both [T, B], from another policy's acts (Espeholt 2018).
+    """Value targets and policy-gradient advantages, both [T, B], from actions of another policy (Espeholt 2018).
 
-    `log_rho` [T, B] is log pi(a) - log mu(a), learner's policy over acting policy. `rho_bar` decides which
-    policy's value is learned, `c_bar` only how far corrections reach back.
+    `log_rho` [T, B] is log pi(a) - log mu(a), where pi is the learner's policy and mu the one that acted. `rho_bar`
+    decides which policy's value is learned, `c_bar` only how far corrections reach back.
     """
     values, log_rho = xp.stop_gradient(values), xp.stop_gradient(log_rho)
     rho = valid * clipped_ratio(xp, log_rho, rho_bar)
     decay = valid * discount * lambda_ * clipped_ratio(xp, log_rho, c_bar)
     error = _td_error(reward, discount, values)
     accumulated = _accumulate(xp, rho * error, decay)
-    # r + gamma v_{t+1} - V_t: the target of the successor is its value plus what it accumulated, and the
-    # plain value where nothing follows in this episode or unroll, because there the accumulated term is zero
+    # r + gamma v_{t+1} - V_t: the target v of the successor is its value plus its accumulated term, which is zero where
+    # no transition follows in this episode or unroll
     advantage = rho * (error + discount * _of_successor(xp, accumulated))
     return values[:-1] + accumulated, advantage
 
 
 def _td_error(reward: Any, discount: Any, values: Any) -> Any:
+    """The temporal-difference errors [T, B]."""
     return reward + discount * values[1:] - values[:-1]
 
 
 def _accumulate(xp: Any, error: Any, decay: Any) -> Any:
-    """Both [T, B] and zero in rows that are not transitions."""
+    """The recursion at the top of this file, [T, B]. `error` and `decay` [T, B] are zero in rows that are not
+    transitions."""
 
     def step(later: Any, error_t: Any, decay_t: Any) -> tuple[Any, Any]:
         accumulated = error_t + decay_t * later  # [B]
@@ -97,10 +98,10 @@ def _accumulate(xp: Any, error: Any, decay: Any) -> Any:
 
 
 def _of_successor(xp: Any, accumulated: Any) -> Any:
-    """Row t holds row t+1, and the last row zero."""
+    """An array [T, B] whose row t is row t+1 of `accumulated`, and whose last row is zero."""
     return xp.concat([accumulated[1:], xp.zeros_like(accumulated[:1])])
 
 
 def clipped_ratio(xp: Any, log_rho: Any, bar: float) -> Any:
-    """min(bar, exp(log_rho)), clipped before the exponential, which could overflow."""
+    """min(bar, exp(log_rho)); it is clipped before the exponential, which could overflow."""
     return xp.exp(xp.clip(log_rho, None, math.log(bar)))
