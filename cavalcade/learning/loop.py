@@ -80,7 +80,7 @@ class LearnerLoop(Publisher):
             return False
         trains = self.valves.trains(self.number)
         self.batches.ahead = self.prefetch and trains
-        return not trains and self.batches.held is None and not (isinstance(self.source, Draws) and self.source.asked)
+        return not trains and self.batches.idle and not (isinstance(self.source, Draws) and self.source.asked)
 
     def _begin(self) -> bool:
         """Take a batch and begin its updates; False if there is none now."""
@@ -147,15 +147,16 @@ class LearnerLoop(Publisher):
         return report
 
     def state(self) -> dict:
-        counted = {"sums": self.means.sums, "draws": self.draws, "lag": self.lag, "dropped": self.dropped}
-        held = self.batches.held or self.drawn  # the table has it no more: it is saved here
-        return {**self.learner.state(), **counted, "held": held.sample._asdict() if held else {}}
+        counted = {"sums": self.means.sums, "draws": self.draws, "totals": [self.lag, self.dropped, self.waited]}
+        taken = {"drawn": self.drawn, "held": self.batches.held}  # the table has them no more: they are saved here
+        return {**self.learner.state(), **counted, **{key: d.sample._asdict() if d else {} for key, d in taken.items()}}
 
     def restore(self, state: dict) -> None:
         self.learner.restore({"state": state["state"], "rng": state["rng"]})
         self.means.sums, self.means.count = state["sums"], state["draws"]
-        self.lag, self.dropped = state["lag"], state["dropped"]
-        self.batches.held = self._sent(Sample(**state["held"])) if state["held"] else None
+        self.lag, self.dropped, self.waited = state["totals"]
+        kept = [self._sent(Sample(**state[name])) if state[name] else None for name in ("drawn", "held")]
+        self.batches.again, self.batches.held = kept
         self.publish(self.learner)
 
     def close(self) -> None:

@@ -26,16 +26,25 @@ class Prefetch(Generic[Batch]):
         """`draw`: returns a batch, or None if there is none now. `ahead`: whether `draw` may be called before the last
         batch was learned from; if not, no thread is made."""
         self.draw, self.ahead = draw, ahead
+        self.again: Batch | None = None  # was being learned from when a checkpoint was saved, and comes first
         self.held: Batch | None = None
         self.seconds = 0.0  # how long the last update took
         self.threads: ThreadPoolExecutor | None = None
 
     def take(self) -> Batch | None:
-        """The held batch, or else one that is drawn now; None if there is none now."""
+        """The batch that a checkpoint brought, the held one, or one that is drawn now; None if there is none now."""
+        if self.again is not None:
+            again, self.again = self.again, None
+            return again
         if self.held is None:
             return self.draw()
         batch, self.held = self.held, None
         return batch
+
+    @property
+    def idle(self) -> bool:
+        """Whether no batch was taken out of the table for later."""
+        return self.again is None and self.held is None
 
     @contextmanager
     def beside(self) -> Iterator[None]:

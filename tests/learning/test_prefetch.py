@@ -16,6 +16,7 @@ from cavalcade.learning import prefetch
 from cavalcade.learning.learner import Learner
 from cavalcade.learning.loop import LearnerLoop
 from cavalcade.learning.prefetch import Prefetch
+from cavalcade.learning.updates import Own
 from cavalcade.runtimes.inprocess import InProcess
 from cavalcade.table import Limiter, Table
 from tests.helpers.items import blank
@@ -200,6 +201,38 @@ def test_what_is_held_is_saved_and_learned_from_first(tmp_path, always):
     assert learned(loop) == list(range(12)) and learned(other) == list(range(4, 12))
     assert np.array_equal(vector(loop.learner), vector(other.learner))
     assert other.batches.held is None and saved(tmp_path, other_table, other)["learner"]["held"] == {}
+
+
+class InTwoTurns(Own):
+    """Updates for which others have to move first, as those by all-reduce."""
+
+    def update(self, items):
+        yield True
+        return self.learner.update(items)
+
+
+def test_a_batch_that_is_being_learned_from_is_saved_beside_the_held_one(tmp_path, always):
+    parts = unrolls()
+
+    def made():
+        table = Table.queue(blank(parts.signature), 20)
+        updates = {"updates": lambda learner, partners: InTwoTurns(learner)}
+        return table, LearnerLoop(lambda: noting(parts), table, BATCH, prefetch=True, **updates)
+
+    table, loop = made()
+    for start in (0, 4, 8):
+        table.insert(numbered(parts, start, 4))
+    assert loop.step() and loop.drawn is not None and loop.batches.held is not None and loop.version == 0
+    state = saved(tmp_path, table, loop)
+    other_table, other = made()
+    other_table.restore(state["table"])
+    other.restore(state["learner"])
+    for one in (loop, other):
+        while one.step():
+            pass
+        one.close()
+    assert learned(loop) == learned(other) == list(range(12)), "in order, none twice, none left out"
+    assert np.array_equal(vector(loop.learner), vector(other.learner))
 
 
 def replay(parts):
