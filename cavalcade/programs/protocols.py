@@ -81,6 +81,7 @@ class Runtime(Protocol):
 
     faults: list[dict]  # failures that the session has not taken yet
     remarks: list[str]  # on what could not be restored exactly
+    cores: int | None  # of the machines that it runs on; None: those of this machine
 
     def round(self) -> None:
         """Let the program run for a moment."""

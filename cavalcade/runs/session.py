@@ -164,7 +164,7 @@ class Session:
             self.display.note(f"{cause} The run goes on.")
 
     def _bottleneck(self, budget: Budget) -> Bottleneck | None:
-        return bottleneck(budget, getattr(self.runtime, "cores", None) or cores_here(), self.levers)
+        return bottleneck(budget, self.runtime.cores or cores_here(), self.levers)
 
     def _just_judged(self) -> bool:
         """Whether an evaluation was made in this turn, if all is in one process: there it is recorded in the same turn,

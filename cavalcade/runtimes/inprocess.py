@@ -23,6 +23,8 @@ class Deadlock(RuntimeError):
 class InProcess:
     """A program in this process."""
 
+    cores: int | None = None  # those of this machine
+
     def __init__(self, program: Program, restore: tuple[Path, int, dict] | None = None):
         """`restore`: folder, step and state of a checkpoint."""
         self.program = program

@@ -90,6 +90,8 @@ class RayRuntime(Supervisor):
     def _require_resources(self) -> None:
         """Raise a UserError if all processes together need more than the cluster has."""
         there = self.ray.cluster_resources()
+        if not self.local:  # a Ray that was started here is told of more CPUs than there are
+            self.cores = int(there.get("CPU", 0))  # by which `runs/session.py` says what bounds the run
         needed: dict[str, float] = {}
         for member in self.members:
             for name, amount in _needs(member).items():

@@ -65,6 +65,7 @@ class Supervisor:
     """Watches the processes of a program. A runtime implements `_ask`, `_failed`, `_keep`, `_kept`, `_seen` and
     `_moved`, and starts the members."""
 
+    cores: int | None = None  # those of this machine
     quiet: float  # if no node moves for so many seconds, no message is on its way that a node waits for
 
     def __init__(

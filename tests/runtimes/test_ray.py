@@ -174,6 +174,7 @@ def lose_a_machine(tmp_path):
     second = cluster.add_node(num_cpus=3)
     try:
         sitting = session(tmp_path, steps=6000, address=cluster.address)
+        assert sitting.runtime.cores == 6, "what bounds the run is judged by the cluster's cores"
         there = [member.group for member in sitting.runtime.members if member.node == second.node_id]
         assert len(there) == 1 and there[0].startswith("actor"), there
         after(sitting, 1000, lambda _: cluster.remove_node(second, allow_graceful=False))
