@@ -131,7 +131,7 @@ class PrioritisingAdder(NStepAdder):
         tree.assign(self.begun, self.clock % self.item.n, extras)
         self.waiting = {}
         super().add(obs, action, extras, carry, step)
-        self.last, self.cut = tree.map(np.copy, extras), step.truncated
+        self.last, self.cut = extras, step.truncated
         return ready
 
     def _items(self, which: Any, end: np.ndarray) -> Items:
