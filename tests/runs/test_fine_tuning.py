@@ -95,8 +95,8 @@ def test_a_target_network_begins_with_it_too(system, settings, origins):
     [
         ("ppo", {}),
         ("impala", {"batch": 8, "seed": 3}),
-        ("ppo", {"runtime": "process", "actors": 2}),
-        ("a3c", {"runtime": "process", "actors": 2}),
+        ("ppo", {"runtime": "process", "actors": 2, "steps": 2_000}),  # the evaluator does not wait for learners: in a
+        ("a3c", {"runtime": "process", "actors": 2, "steps": 2_000}),  # short run it may judge before the first update
     ],
 )
 def test_a_run_that_learns_nothing_ends_where_it_began(system, more, origins, tmp_path):
