@@ -10,7 +10,7 @@ from typing import Any
 from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised
 from cavalcade.algorithms.contract import Forward, Loss
 from cavalcade.config import setting
-from cavalcade.experience import Experience, Queue, Unroll
+from cavalcade.experience import Experience, Queue
 from cavalcade.ops.losses import explained_variance, weighted_mean
 from cavalcade.ops.returns import gae
 from cavalcade.specs import EnvSpec
@@ -43,7 +43,7 @@ class A2C(ActorCritic):
         return None if self.queue_batches > 1 and self.log_epsilon else 0
 
     def experience(self) -> Experience:
-        return Experience(Unroll(self.unroll, self.discount), Queue(self.queue_batches), 0)
+        return Experience(self.item(), Queue(self.queue_batches), 0)
 
     def updates(self, steps: int, environments: int) -> int:
         return steps // (self.unroll * environments)

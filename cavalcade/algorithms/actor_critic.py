@@ -62,8 +62,12 @@ class ActorCritic(Algorithm):
         torso = Torso(self.hidden, self.activation, self.convolution, "orthogonal")
         return build(spec, torso, heads, self.shared, self.memory, self.normalise_observations, network)
 
+    def item(self) -> Unroll:
+        """The unrolls that it learns from."""
+        return Unroll(self.unroll, self.discount, totals=self.scales_rewards)
+
     def experience(self) -> Experience:
-        return Experience(Unroll(self.unroll, self.discount), Queue(), 0)
+        return Experience(self.item(), Queue(), 0)
 
     def optimiser(self, updates: int) -> Optimiser:
         return Optimiser(

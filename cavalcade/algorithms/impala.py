@@ -15,7 +15,7 @@ from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of,
 from cavalcade.algorithms.contract import Forward, Loss
 from cavalcade.config import setting
 from cavalcade.errors import require_at_least
-from cavalcade.experience import Experience, Queue, Unroll
+from cavalcade.experience import Experience, Queue
 from cavalcade.ops.losses import explained_variance, weighted_mean
 from cavalcade.ops.returns import clipped_ratio, gae, vtrace
 from cavalcade.specs import EnvSpec
@@ -77,7 +77,7 @@ class Impala(ActorCritic):
 
     def experience(self) -> Experience:
         queue = Queue(self.queue_batches, self.max_policy_lag, self.replay_share, self.replay_size)
-        return Experience(Unroll(self.unroll, self.discount), queue, self.batch)
+        return Experience(self.item(), queue, self.batch)
 
     def updates(self, steps: int, environments: int) -> int:
         return int(steps / (self.unroll * self.batch * (1.0 - self.replay_share)))

@@ -114,7 +114,8 @@ class Item:
 
 
 def sequence(spec: EnvSpec, carry: Tree, extras: Tree, length: int) -> Signature:
-    """The signature of items of `length` steps and the observation after them, with the carry before the first."""
+    """The signature of items of `length` steps and the observation after them, with the carry before the first.
+    `extras`: what is stored with each step beside its action, its reward and what follows from it."""
     scalar = np.zeros((), np.float32)
     done = {"action": spec.action.zeros(), "reward": scalar, "discount": scalar, "valid": scalar, **extras}
     return Signature.sequence(RowSpec(spec.zeros(), done, spec.frames), {"carry": carry} if carry else {}, length + 1)

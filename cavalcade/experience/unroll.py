@@ -25,11 +25,13 @@ class Unroll(Item):
     length: int  # rows without the last observation
     discount: float
     period: int = 0  # rows from the start of one unroll to the start of the next; 0 is `length`: no overlap
+    totals: bool = False  # each step has `total`, the discounted sum of the rewards of its episode so far (`Totals`)
 
     reserves: ClassVar[bool] = True
 
     def signature(self, spec: EnvSpec, carry: Tree, extras: Tree) -> Signature:
-        return sequence(spec, carry, extras, self.length)
+        more = {"total": np.zeros((), np.float32)} if self.totals else {}
+        return sequence(spec, carry, {**extras, **more}, self.length)
 
     def _adder(self, sink: Table, count: int, writer: int, priority: Prioritise | None) -> Adder:
         return UnrollAdder(self, sink, count, writer)
@@ -120,6 +122,27 @@ class Window:
         self.even = bool((self.cursor == self.written).all())
 
 
+class Totals:
+    """Of each of N environments, the discounted sum of the rewards of its episode: total <- reward + discount total. It
+    goes on from one unroll to the next, so that it is the same for unrolls of any length."""
+
+    def __init__(self, discount: float, count: int):
+        self.discount, self.count = discount, count
+        self.before = np.zeros(count, np.float32)  # [N] the discounted total before the next step
+
+    def of(self, step: Any) -> np.ndarray:
+        """[T * N] the totals after each of T steps of all environments."""
+        shape = (-1, self.count)
+        valid, reward = step.valid.reshape(shape), step.reward.reshape(shape)
+        ended = (step.terminated | step.truncated).reshape(shape)
+        totals = np.empty(reward.shape, np.float32)
+        for t, total in enumerate(totals):
+            np.add(self.before, reward[t], out=total)
+            np.copyto(self.before, total * np.float32(self.discount), where=valid[t])
+            self.before[ended[t]] = 0.0
+        return totals.reshape(-1)
+
+
 class UnrollAdder:
     """Makes unrolls of all N environments, which begin and end at the same step in all of them.
 
@@ -136,6 +159,7 @@ class UnrollAdder:
         self.stream = Stream(sink, count, writer, item.length + 1)
         self.at_once = item.written_together(sink.signature.rows)
         self.with_carry = "carry" in sink.signature.own
+        self.totals = Totals(item.discount, count) if item.totals else None
         self.windows: list[Window] = []  # the oldest first; several only with overlap
         self.gathered: list[tuple[np.ndarray, Tree, Any]] = []  # action, extras and `Step` of steps without rows yet
 
@@ -169,6 +193,8 @@ class UnrollAdder:
         count = len(self.gathered)
         action, extras, step = self.gathered[0] if count == 1 else _joined(self.gathered)  # one step needs no copy
         self.gathered, shape = [], (count, self.count)
+        if self.totals:
+            extras = {**extras, "total": self.totals.of(step)}
         done = done_in(self.item.discount, action, extras, step.reward, step.terminated)
         start, end = self.stream.advance_all(count, done, step)
         cut_short = None
@@ -185,11 +211,15 @@ class UnrollAdder:
             str(number): {"action": action, "extras": extras, "step": _kept(step)}
             for number, (action, extras, step) in enumerate(self.gathered)
         }
-        return {"windows": windows, "gathered": gathered, "steps": self.steps, "stream": self.stream.state()}
+        totals = {"totals": self.totals.before.copy()} if self.totals else {}
+        kept = {"windows": windows, "gathered": gathered, "steps": self.steps, "stream": self.stream.state()}
+        return {**kept, **totals}
 
     def restore(self, state: dict) -> None:
         self.stream.restore(state["stream"])
         self.steps = state["steps"]
+        if self.totals:
+            self.totals.before[:] = state["totals"]
         self.windows = []
         for kept in state["windows"].values():
             window = Window(self.item.length, self.count, tree.map(np.copy, kept["carry"]))

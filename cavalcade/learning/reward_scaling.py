@@ -17,14 +17,11 @@ def fresh() -> Tree:
 
 
 def scaled(xp: Any, statistics: Tree, items: Tree) -> tuple[Tree, Tree]:
-    """The unrolls [B, T, ...] with their rewards in the new units, and the statistics after these unrolls. The sum of
-    discounted rewards begins at zero with every unroll and every episode."""
-    reward, discount, valid = (xp.swapaxes(items[name], 0, 1) for name in ("reward", "discount", "valid"))
-
-    def accumulate(total: Any, r_t: Any, ongoing_t: Any) -> tuple[Any, Any]:
-        return (total + r_t) * ongoing_t, total + r_t
-
-    _, totals = xp.scan(accumulate, xp.zeros_like(reward[0]), (reward, discount * valid))
-    moments = normaliser.merge(xp, statistics[REWARD], xp.reshape(totals, (-1,)), xp.reshape(valid, (-1,)))
+    """The unrolls [B, T, ...] with their rewards in the new units, and the statistics after these unrolls. Their steps
+    come with `total`, the discounted sum of the rewards of the episode so far, which the actors have counted: within an
+    unroll it cannot be known, and sums that begin at zero with every unroll would make the units depend on its length.
+    """
+    total, valid = (xp.reshape(items[name], (-1,)) for name in ("total", "valid"))
+    moments = normaliser.merge(xp, statistics[REWARD], total, valid)
     items = {**items, "reward": normaliser.scaled(xp, moments, items["reward"], centre=False)}
     return items, {**statistics, REWARD: moments}

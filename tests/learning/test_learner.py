@@ -474,10 +474,15 @@ def test_padding_does_not_reach_the_statistics(option):
 # --- normalised rewards -------------------------------------------------------------------------------------------
 
 
-def reward_items(parts, rewards, discounts):
+def reward_items(parts, rewards, discounts, totals=()):
+    """`parts`: of an algorithm that does not scale. `totals`: the discounted sums of the rewards of the episode so far,
+    which actors count for one that does."""
     items = random_items(parts)
     items["valid"][:, :-1] = 1.0
     items["reward"][:], items["discount"][:] = [*rewards, 0.0], [*discounts, 0.0]  # the same in every column
+    if totals:
+        items["total"] = np.zeros_like(items["reward"])
+        items["total"][:, :-1] = totals
     return items
 
 
@@ -485,10 +490,10 @@ def test_rewards_are_scaled_by_the_deviation_of_their_discounted_sums():
     settings = {"unroll": 4, "discount": 0.5, "normalise_advantages": False}
     scaling, plain = parts_of("a2c", normalise_rewards=True, **settings), parts_of("a2c", **settings)
     rewards, discounts = [1.0, 2.0, 3.0, 2.0], [0.5, 0.5, 0.0, 0.5]  # an episode ends after the third step
-    items = reward_items(scaling, rewards, discounts)
-    sums = [1.0, 2.5, 4.25, 2.0]  # 1; 2 + 0.5 * 1; 3 + 0.5 * 2.5; and afresh
-    mean = 2.4375
-    deviation = np.sqrt(np.mean([(s - mean) ** 2 for s in sums]))  # 1.1842
+    sums = [5.0, 4.5, 5.25, 2.0]  # 1 + 0.5 * 8 from before the unroll; 2 + 0.5 * 5; 3 + 0.5 * 4.5; and afresh
+    items = reward_items(plain, rewards, discounts, sums)
+    mean = 4.1875
+    deviation = np.sqrt(np.mean([(s - mean) ** 2 for s in sums]))  # 1.2884
     learner = scaling.learner()
     learner.update(items)
     statistics = learner.params()[1]["reward"]
@@ -504,11 +509,11 @@ def test_scaled_rewards_stay_within_ten_and_do_not_lose_their_sign():
     settings = {"unroll": 4, "normalise_advantages": False}
     scaling, plain = parts_of("a2c", normalise_rewards=True, **settings), parts_of("a2c", **settings)
     learner, by_hand = scaling.learner(), plain.learner()
-    calm = reward_items(scaling, [0.1, -0.1, 0.1, -0.1], [0.0] * 4)
+    calm = reward_items(plain, [0.1, -0.1, 0.1, -0.1], [0.0] * 4, [0.1, -0.1, 0.1, -0.1])
     for _ in range(300):
         items, statistics = learner.backend.from_numpy(calm), learner.arrays["statistics"]
         learner.arrays["statistics"] = reward_scaling.scaled(learner.backend.xp, statistics, items)[1]
-    burst = reward_items(scaling, [50.0, -50.0, 0.0, 0.0], [0.0] * 4)
+    burst = reward_items(plain, [50.0, -50.0, 0.0, 0.0], [0.0] * 4, [50.0, -50.0, 0.0, 0.0])
     learner.update(burst)
     by_hand.update(reward_items(plain, [10.0, -10.0, 0.0, 0.0], [0.0] * 4))
     np.testing.assert_allclose(vector(learner), vector(by_hand), atol=1e-6)
