@@ -90,8 +90,8 @@ class Job:
 
     @property
     def processes(self) -> bool:
-        """Whether the run has several processes."""
-        return config_of(self.command)["runtime"] != "inprocess"
+        """Whether the run has several processes: its command names a runtime."""
+        return "--runtime" in shlex.split(self.command)
 
     @property
     def result(self) -> Result | None:

@@ -161,15 +161,16 @@ def show(jobs: Sequence[Job]) -> None:
         else:
             state = f"to do, {steps:,} steps" + (f", about {duration(job.expected)}" if job.expected else "")
         print(f"{_named(job):<52} {state}  [{job.folder.name}]")
-    unlike = _unlike(jobs)
-    left = sum(_hours(job) * max(0.0, 1 - job.steps[0] / job.steps[1]) for job in unlike if not job.result)
-    hours = f": about {sum(map(_hours, unlike)):.1f} hours on {CORES} cores, of which {left:.1f} are left"
-    print(f"{len(jobs)} jobs in {len(unlike)} runs{hours if left else ''}")
+    print(f"{len(jobs)} jobs in {len(_unlike(jobs))} runs", end="")
+    if whole := hours(jobs):
+        left = hours([job for job in jobs if not job.result])
+        print(f": about {whole:.1f} hours on {CORES} cores, of which at most {left:.1f} are left", end="")
+    print()
 
 
-def _hours(job: Job) -> float:
-    """Of the whole machine."""
-    return job.expected / 3600 * (1 if job.processes else 1 / CORES)
+def hours(jobs: Sequence[Job]) -> float:
+    """What the jobs take on a machine of two cores, estimated; equal settings once."""
+    return sum(job.expected * (CORES if job.processes else 1) for job in _unlike(jobs)) / CORES / 3600
 
 
 def main(about: str | None, jobs: Sequence[Job], write: Callable[[], None]) -> int:

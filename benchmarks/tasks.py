@@ -32,24 +32,25 @@ ALONE = ("dqn", "a2c", "ppo")  # in one process; the others with two actors in p
 # thousands of environment steps of each system; 0: not run
 BUDGETS: dict[str, tuple[int, ...]] = {
     #                                    dqn  apex gorila  a2c   a3c  ga3c  paac   ppo  dppo impala  seed
-    "CartPole-v1":                     ( 100,  100,  100,  500,  400,  400,  400,  100,  150,  300,  300),
-    "Acrobot-v1":                      ( 100,  100,  100,  500,  500,  500,  500,  500,  500,  500,  500),
-    "LunarLander-v3":                  ( 300,  300,  150, 2000, 1000, 1000, 1000, 1000, 1000, 2000, 1000),
-    "MountainCar-v0":                  ( 120,  120,  120,  500,  500,  500,  500,  500,  500,  500,  500),
+    "CartPole-v1":                     ( 100,   80,   60,  300,  200,  150,  200,  100,  100,  200,  150),
+    "Acrobot-v1":                      ( 100,  100,  100,  300,  300,  300,  300,  300,  250,  300,  250),
+    "LunarLander-v3":                  ( 300,  120,   40, 1500,  400,  300,  400, 1000,  200, 1500,  300),
+    "MountainCar-v0":                  ( 120,  100,   40,  300,  200,  200,  200,  400,  150,  200,  150),
     "MountainCarContinuous-v0":        (   0,    0,    0,    0,    0,    0,    0,  100,    0,    0,    0),
-    "Pendulum-v1":                     (   0,    0,    0,  400,  400,  400,  400,  400,  400,  400,  400),
-    "MinAtar/Breakout-v1":             (1000,  300,  100, 1000,  500,  500,  500, 1000,  500, 1000,  500),
+    "Pendulum-v1":                     (   0,    0,    0,  400,  200,  200,  200,  400,  150,  200,  150),
+    "MinAtar/Breakout-v1":             (1000,   80,   30,  400,  150,  150,  150, 1000,  120,  200,  150),
     "MinAtar/SpaceInvaders-v1":        (1000,    0,    0,    0,    0,    0,    0, 1000,    0,    0,    0),
     "HalfCheetah-v5":                  (   0,    0,    0,    0,    0,    0,    0,  500,    0,    0,    0),
-    "cavalcade/CartPoleNoVelocity-v1": (   0,    0,    0,    0,    0,    0,    0, 1000,    0, 1000,    0),
+    "cavalcade/CartPoleNoVelocity-v1": (   0,    0,    0,    0,    0,    0,    0,  500,    0, 1000,    0),
 }
 # environment steps a second of a run that has the machine for itself, about: from these `--list` estimates hours
 SPEEDS: dict[str, tuple[int, ...]] = {
     #            dqn  apex gorila  a2c   a3c  ga3c  paac   ppo  dppo impala  seed
-    "vectors": ( 800,  700,  400, 5000, 5000, 3000, 4000, 4000, 2500, 6000, 3000),
-    "images":  ( 500,  400,  200, 1500, 1500, 1000, 1500, 1500, 1000, 2000, 1500),
+    "vectors": (1200,  900,  500, 6000, 9000, 4500, 6500, 7000, 3000,10000, 4500),
+    "images":  ( 700,  600,  300, 2000, 2000, 1500, 2000, 2500, 1200, 2500, 1500),
 }
 # fmt: on
+START = 15.0  # seconds until a run begins to learn, and of judging it
 ONLY = {  # tasks that are run with one kind of settings only
     "HalfCheetah-v5": DEFAULT,
     "MinAtar/SpaceInvaders-v1": PRESET,
@@ -111,7 +112,7 @@ class Row:
     def expected(self) -> float:
         """Seconds of one seed: training at the system's speed, start and judging."""
         speeds = SPEEDS["images" if "MinAtar" in self.task else "vectors"]
-        return 30.0 + self.steps / speeds[SYSTEMS.index(self.system)]
+        return START + self.steps / speeds[SYSTEMS.index(self.system)]
 
     @cached_property
     def jobs(self) -> list[Job]:
