@@ -15,6 +15,7 @@ from functools import cached_property
 
 import tasks_picture
 import tasks_table
+from document import write_part
 from job import ROOT, Job
 from job_queue import main
 
@@ -33,8 +34,8 @@ ALONE = ("dqn", "a2c", "ppo")  # in one process; the others with two actors in p
 BUDGETS: dict[str, tuple[int, ...]] = {
     #                                    dqn  apex gorila  a2c   a3c  ga3c  paac   ppo  dppo impala  seed
     "CartPole-v1":                     ( 100,   80,   60,  300,  200,  150,  200,  100,  100,  200,  150),
-    "Acrobot-v1":                      ( 100,  100,  100,  300,  300,  300,  300,  300,  250,  300,  250),
-    "LunarLander-v3":                  ( 300,  120,   40, 1500,  400,  300,  400, 1000,  200, 1500,  300),
+    "Acrobot-v1":                      ( 100,  100,  100,  500,  500,  500,  500,  500,  500,  500,  500),
+    "LunarLander-v3":                  ( 300,  120,   40, 2000,  400,  300,  400, 1000,  300, 2000,  300),
     "MountainCar-v0":                  ( 120,  100,   40,  300,  200,  200,  200,  400,  150,  200,  150),
     "MountainCarContinuous-v0":        (   0,    0,    0,    0,    0,    0,    0,  100,    0,    0,    0),
     "Pendulum-v1":                     (   0,    0,    0,  400,  200,  200,  200,  400,  150,  200,  150),
@@ -137,7 +138,8 @@ def write() -> None:
     """The table and the picture, from what is done."""
     lines = tasks_table.merged(ROWS)
     tasks_table.write(lines)
-    tasks_picture.draw(lines, ROOT / "docs" / "tasks.png")
+    if tasks_picture.draw(lines, ROOT / "docs" / "tasks.png"):
+        write_part("tasks picture", "![curves of all systems on all tasks](tasks.png)")
 
 
 if __name__ == "__main__":

@@ -47,6 +47,7 @@ def picture(lines: Sequence["Line"]) -> "Figure | None":
             for system, runs in here:
                 _draw_line(axes, runs, styles[system])
             axes.set_visible(bool(here))
+            axes.tick_params(labelleft=axes is row[0] or not row[0].get_visible())
             axes.set_title(f"{task}, {SIDES[side]}", loc="left", fontsize=10, fontweight="bold", color=INK)
             style_axes(axes)
     shown = {line.rows[0].system for line, _ in drawn}
@@ -56,10 +57,11 @@ def picture(lines: Sequence["Line"]) -> "Figure | None":
     return figure
 
 
-def draw(lines: Sequence["Line"], out: Path) -> None:
-    """Write the picture, if there is something to draw."""
+def draw(lines: Sequence["Line"], out: Path) -> bool:
+    """Write the picture; whether there was something to draw."""
     if figure := picture(lines):
         figure.savefig(out)
+    return figure is not None
 
 
 def _judged(line: "Line") -> list[Run]:

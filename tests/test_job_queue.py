@@ -243,7 +243,7 @@ def test_the_picture_shows_medians_over_seeds_and_leaves_out_what_was_not_run(tm
     lines = tasks_table.merged(rows)
     shown = [axes.get_title(loc="left") for axes in tasks_picture.picture(lines).axes if axes.get_visible()]
     assert shown == ["CartPole-v1, presets", "CartPole-v1, defaults", "Acrobot-v1, presets"]
-    tasks_picture.draw(lines, tmp_path / "tasks.png")
+    assert tasks_picture.draw(lines, tmp_path / "tasks.png")
     assert (tmp_path / "tasks.png").read_bytes().startswith(b"\x89PNG")
     assert tasks_picture.picture(lines[-1:]) is None
 
