@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test quick lint rows sanitize learn bench clean
+.PHONY: demo test quick lint rows sanitize learn tasks bench clean
 
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard cavalcade/*/*.c cavalcade/*/*.h)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -47,9 +47,13 @@ sanitize: $(READY)
 		tests/table/test_table.py tests/table/test_draws.py tests/table/test_model.py; \
 	status=$$?; $(BIN)/python setup.py build_ext --inplace --force --quiet; exit $$status
 
+# queues of runs: what is done is skipped, what was cut off goes on
 learn: $(READY)
-	$(BIN)/python benchmarks/learn.py
+	$(BIN)/python benchmarks/learn.py --parallel 2
 	$(BIN)/python benchmarks/hindered.py
+
+tasks: $(READY)
+	$(BIN)/python benchmarks/tasks.py --parallel 2
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

@@ -7,14 +7,17 @@ Rows are plain commands as in `learn.py`; what was dropped, and how old unrolls 
 """
 
 import json
-import os
 import statistics
+import sys
 from dataclasses import dataclass
-from pathlib import Path
 
 import learn
+from document import write_table
+from job import ROOT, Job, Result
+from job_queue import main
 
-BEGIN, END = "<!-- hindered table: written by make learn -->", "<!-- end of hindered table -->"
+from cavalcade.records import Run
+
 HEAD = ("run", "wanted", "seeds that reach it", "scores of the seeds", "counted, median", "seconds", "date", "command")
 COUNTED = ("dropped_stale", "dropped_outlying", "dropped_late")
 POLE = "benchmarks.hindrance:HinderedCartPole-v1"
@@ -33,6 +36,13 @@ class Row(learn.Row):
     above_zero: str = ""  # what has to be counted
     seeds: int = 3
 
+    @property
+    def condition(self) -> str:
+        return super().condition + (f", {self.above_zero} > 0" if self.above_zero else "")
+
+    def met(self, job: Job, result: Result) -> bool:
+        return super().met(job, result) and (not self.above_zero or counted(job.run)[self.above_zero] > 0)
+
 
 ROWS = [
     Row("gorila-dqn, unhindered", GORILA, 475),
@@ -47,27 +57,29 @@ ROWS = [
 ]
 
 
-def counted(out: Path) -> dict[str, float]:
+def counted(run: Run) -> dict[str, float]:
     """Totals of what a run dropped, and how many updates old its data was in the mean: drawn once, or replayed."""
-    rows = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    rows = run.rows()
     found = {name: sum(row.get(name, 0.0) for row in rows) for name in COUNTED if any(name in row for row in rows)}
-    report = json.loads((out / "report.json").read_text())
+    report = json.loads(run.report_file.read_text())
     return found | {name: report[name] for name in ("policy_lag", "replay_age") if report[name] is not None}
 
 
-def middle(row: Row, results: list[tuple[float, float]], counts: list[dict[str, float]]) -> tuple[str, str]:
-    """Every seed's score, and what was counted."""
-    if row.above_zero and not all(count[row.above_zero] > 0 for count in counts):
-        raise SystemExit(f"{row.name}: {row.above_zero} is zero: {counts}")
+def line(row: Row) -> tuple[str, ...] | None:
+    """With every seed's score, and what was counted; None if the row is not done."""
+    if (results := row.results) is None:
+        return None
+    counts = [counted(job.run) for job in row.jobs]
     medians = {name: statistics.median(count[name] for count in counts) for name in counts[0]}
-    scores = ", ".join(f"{score:.1f}" for score, _ in results)
-    return scores, ", ".join(f"{name} {value:.4g}" for name, value in medians.items() if value)
+    scores = ", ".join(f"{result.mean:.1f}" for result in results)
+    said = ", ".join(f"{name} {value:.4g}" for name, value in medians.items() if value)
+    return learn.cells(row, results, scores, said)
+
+
+def write() -> None:
+    write_table("hindered table", HEAD, [((row.name,), line(row)) for row in ROWS])
 
 
 if __name__ == "__main__":
-    given = learn.asked(__doc__, workers=1)  # seconds are those of a run alone
-    os.chdir(learn.ROOT)  # where Python finds the hindered environment
-    for row, results, folders in learn.runs(ROWS, given):
-        counts = [counted(folder) for folder in folders]
-        print(f"{row.name}: {counts}", flush=True)
-        learn.write({row.name: learn.line(row, results, *middle(row, results, counts))}, ROWS, BEGIN, END, HEAD)
+    sys.path.append(str(ROOT))  # where Python finds the hindered environment
+    sys.exit(main(__doc__, [job for row in ROWS for job in row.jobs], write))

@@ -166,20 +166,9 @@ def _figure() -> tuple["Figure", "Axes"]:
 
 def _finish(figure: "Figure", axes: "Axes", title: str, unit: str, what: str) -> None:
     """Label the axes, style them, and put legend and title above them."""
-    from matplotlib.ticker import EngFormatter, StrMethodFormatter
-
     axes.set_xlabel("environment steps" if unit == "steps" else f"time in {unit}", color=INK)
     axes.set_ylabel(what, color=INK)
-    if unit == "steps":
-        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
-    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.spines[["left", "bottom"]].set_color(FAINT)
-    axes.tick_params(colors=INK, length=0)
-    axes.grid(color=FAINT, linewidth=0.7)
-    axes.set_axisbelow(True)
-    axes.margins(x=0.02)
-    axes.set_xlim(left=0)
+    style_axes(axes, steps=unit == "steps")
     _, labels = axes.get_legend_handles_labels()
     rows = 0
     if labels:  # above the axes, where it covers no line, in as many columns as its longest entry allows
@@ -189,6 +178,22 @@ def _finish(figure: "Figure", axes: "Axes", title: str, unit: str, what: str) ->
         legend = axes.legend(loc="lower left", bbox_to_anchor=(-0.01, 1.0), ncols=columns, fontsize=9)
         legend.set_frame_on(False)
     axes.set_title(title, loc="left", fontsize=13, fontweight="bold", color=INK, pad=10 + 13.5 * rows)
+
+
+def style_axes(axes: "Axes", steps: bool = True) -> None:
+    """The look of all our pictures. `steps`: the horizontal axis counts environment steps."""
+    from matplotlib.ticker import EngFormatter, StrMethodFormatter
+
+    if steps:
+        axes.xaxis.set_major_formatter(EngFormatter(sep=""))
+    axes.yaxis.set_major_formatter(StrMethodFormatter("{x:,g}"))
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.spines[["left", "bottom"]].set_color(FAINT)
+    axes.tick_params(colors=INK, length=0)
+    axes.grid(color=FAINT, linewidth=0.7)
+    axes.set_axisbelow(True)
+    axes.margins(x=0.02)
+    axes.set_xlim(left=0)
 
 
 def _write(figure: "Figure", path: Path) -> Path:

@@ -71,16 +71,17 @@ def evaluate(
     options: dict | None = None,
     progress: Progress | None = None,
 ) -> dict[str, Any]:
-    """Judge a policy over `episodes` episodes on fixed seeds: the numbers of `evaluation.summary`, and on which
-    environment. `environment`: another one with the same spaces, if not that of training. `options`: of the
-    environment, in the place of those of training. `sampled`: act with the noise of training (`evaluation.noise_of`),
-    otherwise greedily."""
+    """Judge a policy over `episodes` episodes on fixed seeds: the numbers of `evaluation.summary`, the return of every
+    episode, and on which environment. `environment`: another one with the same spaces, if not that of training.
+    `options`: of the environment, in the place of those of training. `sampled`: act with the noise of training
+    (`evaluation.noise_of`), otherwise greedily."""
     policy = load_policy(path, network)
     given, options = _where(policy, path, environment, options)
     pool = environments(given, episodes, seed, options)
     where = {"environment": written(given, pool.spec.environment), "options": options, "trained_on": policy.environment}
     played = play_episodes(policy, pool, episodes, seed, sampled, progress)
-    return {**summary([total for total, _ in played], seed), "sampled": sampled, **where}
+    returns = [total for total, _ in played]
+    return {**summary(returns, seed), "returns": returns, "sampled": sampled, **where}
 
 
 def _where(policy: Policy, path: str | Path, environment: Any, options: dict | None) -> tuple[Any, dict]:

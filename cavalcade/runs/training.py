@@ -35,13 +35,29 @@ def train(
     folder whose policy the run begins from. `display`: True draws a panel, False prints nothing, None chooses.
     `callbacks`: are told what happens and may end the run (`callbacks.py`)."""
     callbacks = require_callbacks(callbacks)
+    experiment = planned(
+        system, environment, options=options, network=network, from_run=from_run, settings=settings, **overrides
+    )
+    return _start(experiment, out, display, callbacks)
+
+
+def planned(
+    system: str,
+    environment: Any,
+    *,
+    options: dict | None = None,
+    network: Any = None,
+    from_run: str | Path | None = None,
+    settings: Settings | None = None,
+    **overrides: Any,
+) -> Experiment:
+    """What `train` would run with the same arguments, with every setting decided; nothing is written or started."""
     values = {**(settings_of(system, settings) if settings is not None else {}), **overrides}
     if (count := envs.held(environment)) is not None:
         values.setdefault("envs", count)
     ours = {name: values.pop(name) for name in described(Settings) if name in values}
     origin = "" if from_run is None else str(Path(from_run).resolve())
-    experiment = Experiment.create(system, environment, Settings(**ours), values, options, network, origin)
-    return _start(experiment, out, display, callbacks)
+    return Experiment.create(system, environment, Settings(**ours), values, options, network, origin)
 
 
 def resume(

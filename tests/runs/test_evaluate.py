@@ -169,7 +169,8 @@ def test_a_long_evaluation_says_how_far_it_is_and_leaves_the_output_clean(by_nam
     monkeypatch.setattr(progress, "PRINTED_EVERY", 0.0)
     assert main(["evaluate", str(by_name.path), "--episodes", "3", "--json"]) == 0
     said = capsys.readouterr()
-    assert json.loads(said.out)["episodes"] == 3
+    result = json.loads(said.out)
+    assert result["episodes"] == 3 == len(result["returns"]) and sum(result["returns"]) / 3 == result["mean"]
     lines = [re.fullmatch(r"(\d) of 3 episodes, (\d+) steps", line) for line in said.err.splitlines()]
     assert [int(line[2]) for line in lines] == list(range(3, 3 * len(lines) + 1, 3)) and lines[-1][1] == "3"
 

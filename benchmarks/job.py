@@ -1,0 +1,164 @@
+"""A job: one training run of a queue, its folder, and the score of the policy that it leaves.
+
+The folder is named by a fingerprint of all settings that the run has, those that nobody typed too. So a job whose
+settings have changed has another folder and is run anew, the old folder stays where it is, and two jobs with equal
+settings are one run that counts for both. In the folder of a run `result.json` is there once the run was judged; a
+folder without it was cut off and is gone on with.
+"""
+
+import datetime
+import hashlib
+import json
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from dataclasses import asdict, dataclass
+from functools import cache, cached_property
+from pathlib import Path
+from typing import Any
+
+import cavalcade
+from cavalcade.checkpoints import write_atomically
+from cavalcade.config import described
+from cavalcade.errors import UserError
+from cavalcade.experiment import ALGORITHMS, Settings, find
+from cavalcade.options import environment_options, given
+from cavalcade.records import Run
+from cavalcade.runs.training import planned
+
+ROOT = Path(__file__).resolve().parent.parent
+EPISODES = 100
+JUDGED_BY = 12_345  # seed of the judging episodes; the best policy of a run is chosen on episodes of the run's own seed
+# of a config: what does not change how a run learns, where a value came from, and the seed, which the folder names
+ASIDE = ("format", "versions", "seed", "threads", "preset")
+CAVALCADE = ("nice", sys.executable, "-m", "cavalcade")
+
+
+@dataclass(frozen=True)
+class Result:
+    """What `result.json` holds."""
+
+    mean: float | None  # of `returns`; None if the job is not judged
+    episodes: int
+    returns: list[float]  # of every episode
+    seconds: float  # of training, all sittings together
+    steps: int
+    date: str
+    commit: str  # of the checkout; empty if it is none
+    version: str  # of the package
+    settings: str  # the job's fingerprint
+    command: str
+
+
+@dataclass(frozen=True)
+class Job:
+    label: str  # for people
+    command: str  # what follows `cavalcade train`, without seed and folder
+    seed: int
+    root: Path  # the folder of the queue's run folders
+    episodes: int = EPISODES  # by which the policy is judged; 0: it is not
+    expected: float = 0.0  # seconds that training takes alone, estimated
+
+    @cached_property
+    def refusal(self) -> str:
+        """Why the run is not possible here, such as for want of a package; empty if it is. If not, the job has no
+        fingerprint and no folder."""
+        try:
+            config_of(self.command)
+        except UserError as error:
+            return str(error)
+        return ""
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Eight letters for the settings of the run and how it is judged, the same for all seeds."""
+        config = {name: value for name, value in config_of(self.command).items() if name not in ASIDE}
+        text = json.dumps({"episodes": self.episodes, **config}, sort_keys=True, default=str)
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    @cached_property
+    def folder(self) -> Path:
+        system, environment = shlex.split(self.command)[:2]
+        return self.root / re.sub(r"[^\w.+-]+", "-", f"{system}-{environment}-{self.fingerprint}-s{self.seed}")
+
+    @property
+    def log(self) -> Path:
+        """What the commands of the job print."""
+        return self.folder.with_name(f"{self.folder.name}.log")
+
+    @property
+    def processes(self) -> bool:
+        """Whether the run has several processes: its command names a runtime."""
+        return "--runtime" in shlex.split(self.command)
+
+    @property
+    def result(self) -> Result | None:
+        """None if the job is not done."""
+        if self.refusal or not (file := self.folder / "result.json").exists():
+            return None
+        return Result(**json.loads(file.read_text()))
+
+    @property
+    def begun(self) -> bool:
+        return (self.folder / "config.json").exists()
+
+    @property
+    def run(self) -> Run:
+        """What there is of a run that has begun."""
+        return Run.open(self.folder)
+
+    @property
+    def steps(self) -> tuple[int, int]:
+        """Environment steps that the run has done, and those of the whole run."""
+        rows = self.run.rows() if self.begun else []
+        return rows[-1]["step"] if rows else 0, config_of(self.command)["steps"]
+
+    @property
+    def trained(self) -> bool:
+        """Whether the run has done its steps or reached its target. Only to be asked after its command has ended:
+        a run that was killed later than its last row may have saved an earlier policy."""
+        done, steps = self.steps
+        target = config_of(self.command)["target"]
+        judged = [row["evaluation"] for row in self.run.rows() if "evaluation" in row]
+        return done >= steps or (target is not None and max(judged, default=-float("inf")) >= target)
+
+    def train_command(self, threads: int = 0) -> list[str]:
+        """Begins the run, or goes on with it if it was cut off. `threads`: of the backend; 0 is as the run says."""
+        if self.begun:
+            return [*CAVALCADE, "resume", str(self.folder)]
+        limit = ["--threads", str(threads)] if threads else []
+        given = [*shlex.split(self.command), *limit, "--seed", str(self.seed), "--out", str(self.folder)]
+        return [*CAVALCADE, "train", *given]
+
+    def judge_command(self) -> list[str]:
+        judging = ["--episodes", str(self.episodes), "--seed", str(JUDGED_BY), "--json"]
+        return [*CAVALCADE, "evaluate", str(self.folder), *judging]
+
+    def finish(self, judged: dict[str, Any]) -> Result:
+        """Write the result; `judged`: what `cavalcade evaluate --json` gave, empty if the job is not judged. The
+        checkpoints are removed: nobody needs them any more, and those of many runs fill a disk."""
+        last, today = self.run.rows()[-1], datetime.date.today().isoformat()
+        score = (judged.get("mean"), self.episodes, judged.get("returns", []))
+        made = (commit(), cavalcade.__version__, self.fingerprint, f"cavalcade train {self.command} --seed {self.seed}")
+        result = Result(*score, last["time"], last["step"], today, *made)
+        write_atomically(self.folder / "result.json", json.dumps(asdict(result)).encode())
+        shutil.rmtree(self.run.checkpoints, ignore_errors=True)
+        return result
+
+
+@cache
+def config_of(command: str) -> dict[str, Any]:
+    """The config.json that `cavalcade train COMMAND` would write."""
+    system, environment, *rest = shlex.split(command)
+    options, rest = environment_options(rest)
+    declared = {**described(Settings), **described(ALGORITHMS[find(system).algorithm])}
+    return planned(system, environment, options=options, **given(declared, rest, f"train {system}")).config()
+
+
+@cache
+def commit() -> str:
+    """Of this checkout, with `-dirty` if files have changed since."""
+    said = subprocess.run(["git", "describe", "--always", "--dirty"], cwd=ROOT, capture_output=True, text=True)
+    return said.stdout.strip()
