@@ -1,4 +1,5 @@
-"""The command line: cavalcade train | resume | evaluate | play | plot | check | table | graph | systems."""
+"""The command line: cavalcade train | resume | evaluate | play | plot | check | table | graph | systems |
+presets."""
 
 import dataclasses
 import itertools
@@ -10,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from cavalcade import __version__
-from cavalcade.config import described, setting
+from cavalcade.config import Setting, described, setting
 from cavalcade.errors import UserError, nearest
 from cavalcade.options import HELP, environment_options, given, help_lines, parse, positionals
 from cavalcade.programs import ProgramFailed
@@ -28,6 +29,7 @@ USAGE = """cavalcade: large-scale reinforcement learning that anyone can read, r
   cavalcade table RUN [--table K] [--item N]    what the run's tables held at its last checkpoint
   cavalcade graph SYSTEM [ENV] [--actors N]     the system's program as a Mermaid flow chart
   cavalcade systems [--matrix]                  what can be trained, with papers; what runs in which wiring
+  cavalcade presets [SYSTEM] [ENV]              settings known to suit an environment, which train uses; with sources
 
 cavalcade train SYSTEM ENV --help lists every setting with its value for that environment and where it comes from;
 --help learning shows one group of them."""
@@ -85,9 +87,9 @@ def train(arguments: list[str]) -> None:
 
     kind = ALGORITHMS[find(words[0]).algorithm]
     options, rest = environment_options(arguments[len(words) :])
-    if wants_help:
-        return _help_for_training(words, options, rest)
     declared = {**described(Train), **described(Settings), **described(kind)}
+    if wants_help:
+        return _help_for_training(words, options, rest, declared)
     values = given(declared, rest, f"train {' '.join(words)}")
     named = values.pop("environment", None)
     if len(words) > 1 and named:
@@ -112,23 +114,26 @@ class Train:
     from_: Path | None = setting(None, "the run folder whose policy this run begins from", "run")
 
 
-def _help_for_training(words: list[str], options: dict, rest: list[str]) -> None:
-    """Print every setting, by group, with its value for this environment and the source of the value. `rest` may name
-    one group, which is then printed alone."""
-    from cavalcade.experiment import ALGORITHMS, GROUPS, Settings, chosen, find, has_images, probe
+def _help_for_training(words: list[str], options: dict, rest: list[str], declared: dict[str, Setting]) -> None:
+    """Print every setting, by group, with its value for this environment and the source of the value. `rest` has the
+    word --help, perhaps with one group after it, which is then printed alone; and values that are given."""
+    from cavalcade.experiment import GROUPS, Settings, chosen, find, find_preset, has_images, probe
 
-    wanted = [word for word in rest if not word.startswith("-")]
-    for word in wanted[:1]:
+    at = next(place for place, word in enumerate(rest) if word in HELP)
+    wanted = [word for word in rest[at + 1 : at + 2] if not word.startswith("-")]
+    for word in wanted:
         if word not in GROUPS:
             raise UserError(
                 f"There is no group '{word}' of settings; there are {', '.join(GROUPS)}.{nearest(word, GROUPS)}"
             )
+    asked = given(declared, rest[:at] + rest[at + 1 + len(wanted) :], f"train {' '.join(words)}")
     system, *environment = words
-    found = find(system)
-    settings = [*described(Train).values(), *described(Settings).values()]
-    settings += described(ALGORITHMS[found.algorithm]).values()
+    found, settings = find(system), list(declared.values())
+    preset = find_preset(system, environment[0] if environment else None, asked.get("preset", "auto"))
     values = {one.name: (one.default, "default") for one in settings}
-    values |= chosen(system, has_images(probe(environment[0], options)) if environment else False)
+    values |= chosen(system, has_images(probe(environment[0], options)) if environment else False, preset)
+    values |= {name: (value, preset.told) for name, value in preset.of(Settings).items()}
+    values |= {name: (value, "given") for name, value in asked.items()}
     where = f" on {environment[0]}" if environment else " (values for vectors; name an environment to see its own)"
     print(f"cavalcade train {system} ENV [--setting value ...]: {found.about}\n{found.paper}\n")
     print(f"Every setting of {system}{where}. One group alone: --help GROUP.")
@@ -299,9 +304,9 @@ def graph(arguments: list[str]) -> None:
         raise UserError("Usage: cavalcade graph SYSTEM [ENV] [--actors N]")
     chosen = parse(Graph, arguments[len(words) :], "graph SYSTEM [ENV]")
     system, environment = (*words, "CartPole-v1")[:2]
-    from cavalcade.experiment import Experiment, Settings
+    from cavalcade.experiment import Experiment, run_settings
 
-    settings = Settings(**_as_dict(chosen))
+    settings = run_settings(system, environment, _as_dict(chosen))
     print(Experiment.create(system, environment, settings, {}).program().graph())
 
 
@@ -321,6 +326,18 @@ def list_systems(arguments: list[str]) -> None:
         print(f"{name:<12} {system.algorithm} under {system.architecture}: {system.about}\n{'':<12} {system.paper}")
 
 
+def list_presets(arguments: list[str]) -> None:
+    @dataclasses.dataclass(frozen=True)
+    class Presets:
+        """It has no options."""
+
+    words = list(itertools.takewhile(lambda word: not word.startswith("-"), arguments[:2]))
+    parse(Presets, arguments[len(words) :], "presets [SYSTEM] [ENV]")
+    from cavalcade.experiment import preset_listing
+
+    print("\n".join(preset_listing(*words)))
+
+
 COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "train": train,
     "resume": resume,
@@ -331,6 +348,7 @@ COMMANDS: dict[str, Callable[[list[str]], int | None]] = {
     "table": look_into_table,
     "graph": graph,
     "systems": list_systems,
+    "presets": list_presets,
 }
 
 if __name__ == "__main__":

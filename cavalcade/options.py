@@ -83,7 +83,8 @@ def help_lines(settings: Any, chosen: Mapping[str, tuple[Any, str]]) -> list[str
         left = f"  {one.option} {typed}".rstrip()
         words = f" ({', '.join(filter(None, one.about.words))})" if one.about.words else ""
         origin = f" [{source}]" if source else ""
-        right = textwrap.wrap(f"{one.about.sentence}{words}{origin}", max(width - LEFT - 1, 20)) or [""]
+        text = f"{one.about.sentence}{words}{origin}"
+        right = textwrap.wrap(text, max(width - LEFT - 1, 20), break_on_hyphens=False) or [""]
         if len(left) >= LEFT:
             lines.append(left)
             left = ""

@@ -139,8 +139,9 @@ def test_help_shows_one_group_and_says_where_values_come_from(place):
     done = cavalcade("train", "apex-dqn", "CartPole-v1", "--help", "experience", place=place)
     assert done.returncode == 0 and "learning:" not in done.stdout and "--steps" not in done.stdout
     assert re.search(r"--priority-exponent 0.6 .*\[of apex-dqn\]", done.stdout)
-    assert re.search(r"--replay-size 50000 .*\[default\]", done.stdout)
-    pong = cavalcade("train", "dqn", "ALE/Pong-v5", "--help", "experience", place=place)
+    assert re.search(r"--replay-size 50000 .*\[preset of CartPole-v1, ours\]", done.stdout)
+    assert re.search(r"--importance-exponent 0.4 .*\[default\]", done.stdout)
+    pong = cavalcade("train", "dqn", "ALE/Pong-v5", "--help", "experience", "--preset", "none", place=place)
     assert re.search(r"--replay-size 200000 .*\[of dqn on images\]", pong.stdout)
     assert_one_sentence(cavalcade("train", "dqn", "--help", "experiance", place=place), "Did you mean 'experience'")
 
@@ -471,8 +472,9 @@ def test_without_a_terminal_there_are_plain_lines(place):
     done = cavalcade(*WATCHED, "--steps", 800, "--out", "plain", place=place)
     assert done.returncode == 0 and done.stderr == ""
     assert "\x1b" not in done.stdout and done.stdout.isascii()
-    title, about, *lines, end, folder = done.stdout.splitlines()
+    title, preset, about, *lines, end, folder = done.stdout.splitlines()
     assert title == "ppo on CartPole-v1: 800 steps, target 1,000"
+    assert preset.startswith("preset of CartPole-v1, ours")
     assert re.search(r"numpy.* 4 environments", about)
     steps = [line for line in lines if line.startswith("step ")]
     assert steps and all(

@@ -37,6 +37,7 @@ __all__ = [
     "carried",
     "copies_of",
     "held",
+    "id_of",
     "make",
     "named",
     "random_actions",
@@ -87,6 +88,14 @@ def make(environment: Any, count: int, seed: int, actor: int = 0, render: bool =
     except Exception as error:
         raise EnvironmentFailed.by(error, _called(environment), "when it was made", passed=bool(made)) from error
     return _wrap(made, environment if isinstance(environment, str) else _name_of(made[0]), count, seed, actor)
+
+
+def id_of(environment: Any) -> str:
+    """The id of what `make` takes, without the module before it; of an object that of its spec. A function has none:
+    empty."""
+    if isinstance(environment, str):
+        return environment.rpartition(":")[2]
+    return _name_of(environment) if held(environment) is not None else ""
 
 
 def _wrap(made: list, name: str, count: int, seed: int, actor: int, borrowed: bool = False) -> Environments:

@@ -2,6 +2,9 @@
 
 from cavalcade.experiment.experiment import ALGORITHMS, Experiment, adapt, chosen, has_images, probe
 from cavalcade.experiment.matrix import table
+from cavalcade.experiment.presets import find as find_preset
+from cavalcade.experiment.presets import listing as preset_listing
+from cavalcade.experiment.presets import run_settings
 from cavalcade.experiment.run_settings import GROUPS, Settings
 from cavalcade.experiment.systems import SYSTEMS, find
 from cavalcade.experiment.typed_settings import settings, settings_of
@@ -15,8 +18,11 @@ __all__ = [
     "adapt",
     "chosen",
     "find",
+    "find_preset",
     "has_images",
+    "preset_listing",
     "probe",
+    "run_settings",
     "settings",
     "settings_of",
     "table",

@@ -28,6 +28,8 @@ from cavalcade.backends import threads
 from cavalcade.config import described
 from cavalcade.errors import UserError, nearest
 from cavalcade.experiment import systems
+from cavalcade.experiment.presets import NONE, Preset
+from cavalcade.experiment.presets import find as find_preset
 from cavalcade.experiment.run_settings import Settings
 from cavalcade.networks import Model, Network, is_image
 from cavalcade.programs import Handle, Placement, Program
@@ -68,6 +70,7 @@ class Experiment:
     copies: envs.Copies  # what each actor steps
     network: Callable[[EnvSpec], Network] | None = None  # a user's own torso
     origin: str = ""  # the folder of the run whose policy this run begins from; empty if none
+    preset: Preset = NONE  # from which settings were taken when the run began
 
     @classmethod
     def create(
@@ -81,15 +84,18 @@ class Experiment:
         origin: str = "",
     ) -> "Experiment":
         """Probe the environment, choose the system's settings for it, and refuse what does not fit together.
-        `overrides`: settings of the algorithm that the user has changed."""
+        `overrides`: settings of the algorithm that the user has changed; the preset that `settings` ask for fills in
+        others of the algorithm. Those of the run have been chosen before (`presets.run_settings`)."""
         envs.require_place(environment, settings.envs, settings.actors, settings.runtime)
         spec = probe(environment, options or {})
         if settings.evaluations and envs.held(environment):
             check_same_spaces(spec, probe(envs.again(environment), {}))  # raises if no others like it can be made
-        algorithm = algorithm_for(system, spec, overrides)
+        preset = find_preset(system, environment, settings.preset)
+        settings = dataclasses.replace(settings, preset=preset.name)
+        algorithm = algorithm_for(system, spec, overrides, preset)
         factory = adapt(network, settings.backend) if network is not None else None
         copies = envs.copies_of(environment, spec, settings.envs, settings.vector, options or {})
-        made = cls(system, environment, settings, algorithm, spec, options or {}, copies, factory, origin)
+        made = cls(system, environment, settings, algorithm, spec, options or {}, copies, factory, origin, preset)
         # these only raise, before anything is written
         algorithm.minibatches(np.random.default_rng(0), made.parts.of_one_learner.experience.batch)
         algorithm.optimiser(1)
@@ -115,7 +121,8 @@ class Experiment:
         if network is None and config["custom_network"]:
             raise UserError("This run was made with a network of your own; use Python and give network=... .")
         settings = Settings(**{name: config[name] for name in names})
-        anywhere = dataclasses.replace(settings, device="cpu")  # a run can be read on a machine without its device
+        # a run can be read on a machine without its device, and has the values of its preset, which may have changed
+        anywhere = dataclasses.replace(settings, device="cpu", preset="none")
         rest = (config["algorithm"], config["options"], network, config["from"] or "")
         made = cls.create(config["system"], given, anywhere, *rest)
         return dataclasses.replace(made, settings=settings)
@@ -252,15 +259,15 @@ def probe(environment: Any, options: dict) -> EnvSpec:
         pool.close()
 
 
-def chosen(system: str, pixels: bool) -> dict[str, tuple[Any, str]]:
+def chosen(system: str, pixels: bool, preset: Preset = NONE) -> dict[str, tuple[Any, str]]:
     """The value of every setting of the system's algorithm, and in words where it comes from. `pixels`: observations
-    are images, for which a system has the settings of its paper."""
+    are images, for which a system has the settings of its paper. `preset`: of the environment; it comes last."""
     found = systems.find(system)
     values = {name: (one.default, "default") for name, one in described(ALGORITHMS[found.algorithm]).items()}
     values |= {name: (value, f"of {system}") for name, value in found.settings.items()}
     if pixels:
         values |= {name: (value, f"of {system} on images") for name, value in found.pixels.items()}
-    return values
+    return values | {name: (value, preset.told) for name, value in preset.of(ALGORITHMS[found.algorithm]).items()}
 
 
 def has_images(spec: EnvSpec) -> bool:
@@ -268,11 +275,12 @@ def has_images(spec: EnvSpec) -> bool:
     return any(is_image(leaf, "nature") for leaf in leaves(spec.observation))
 
 
-def algorithm_for(system: str, spec: EnvSpec, overrides: dict[str, Any]) -> Algorithm:
-    """The system's algorithm with its settings for this kind of observation, changed by the user's `overrides`."""
+def algorithm_for(system: str, spec: EnvSpec, overrides: dict[str, Any], preset: Preset = NONE) -> Algorithm:
+    """The system's algorithm with its settings for this kind of observation and those of the preset, changed by the
+    user's `overrides`."""
     algorithm = ALGORITHMS[systems.find(system).algorithm]
     require_known(system, overrides)
-    values = {name: value for name, (value, _) in chosen(system, has_images(spec)).items()}
+    values = {name: value for name, (value, _) in chosen(system, has_images(spec), preset).items()}
     return algorithm(**{**values, **overrides})
 
 

@@ -34,6 +34,12 @@ class Settings(Config):
     steps: int = setting(100_000, "environment steps of the whole run, of all actors together", "run", at_least=1)
     seed: int = setting(0, "of every random stream of the run", "run", at_least=0)
     target: float | None = setting(None, "the run ends when an evaluation reaches this mean return", "run")
+    preset: str = setting(
+        "auto",
+        "settings known to suit the environment, if there are any (cavalcade presets); none leaves them out, the id of "
+        "another environment takes its",
+        "run",
+    )
 
     actors: int = setting(
         1, "workers that act; in processes of their own with --runtime process", "execution", at_least=1

@@ -4,7 +4,7 @@
     run = cavalcade.train("ppo", "CartPole-v1", settings=settings.replace(steps=50_000))
 
 The object holds every value that the run will have: nothing is chosen later. So it has the settings of a system for
-images only if the environment is named: `cavalcade.settings("ppo", "ALE/Pong-v5")`.
+images and the preset of an environment only if the environment is named: `cavalcade.settings("ppo", "ALE/Pong-v5")`.
 """
 
 from dataclasses import dataclass
@@ -17,6 +17,8 @@ from cavalcade.algorithms.ppo import PPO
 from cavalcade.config import described
 from cavalcade.errors import UserError
 from cavalcade.experiment.experiment import chosen, has_images, probe, require_known
+from cavalcade.experiment.presets import find as find_preset
+from cavalcade.experiment.presets import run_settings
 from cavalcade.experiment.run_settings import Settings
 from cavalcade.experiment.systems import find
 
@@ -72,17 +74,19 @@ def settings(system: str, environment: Any = None, options: dict | None = None, 
     """Every setting of `system` with its value: for this environment, or without one for vector observations. `changed`
     are values of settings that replace the system's."""
     kind = KINDS[find(system).algorithm]
-    pixels = has_images(probe(environment, options or {})) if environment is not None else False
-    values = {name: value for name, (value, _) in chosen(system, pixels).items()}
     require_known(system, [name for name in changed if name not in described(Settings)])
-    return kind(**{**values, **changed})
+    run = run_settings(system, environment, {n: value for n, value in changed.items() if n in described(Settings)})
+    pixels = has_images(probe(environment, options or {})) if environment is not None else False
+    found = chosen(system, pixels, find_preset(system, environment, run.preset))
+    return kind(**{**{name: value for name, (value, _) in found.items()}, **changed, **vars(run)})
 
 
 def settings_of(system: str, given: Any) -> dict[str, Any]:
-    """The values of a settings object by name, as `train` takes them."""
+    """The values of a settings object by name, as `train` takes them. All are there, so no preset is looked for."""
     kind = KINDS[find(system).algorithm]
     if not isinstance(given, kind):
         raise UserError(
             f"The settings are {type(given).__name__}, but {system} takes those of cavalcade.settings('{system}')."
         )
-    return {name: getattr(given, name) for name in described(kind)}
+    values = {name: getattr(given, name) for name in described(kind)}
+    return values | ({"preset": "none"} if values["preset"] == "auto" else {})

@@ -8,8 +8,9 @@ from typing import Any
 from cavalcade.errors import UserError
 from cavalcade.records.folder import Run
 
-# Settings that do not change how a run learns; neither do those whose names begin with `evaluation`.
-ASIDE = ("format", "seed", "versions", "target", "rows", "checkpoint_seconds", "address")
+# Settings that do not change how a run learns; neither do those whose names begin with `evaluation`. What a preset has
+# changed is in other settings.
+ASIDE = ("format", "seed", "versions", "target", "rows", "checkpoint_seconds", "address", "preset")
 SPEAK_FOR_THEMSELVES = ("system", "environment", "backend", "runtime")  # labels show these values without names
 LONGEST_LABEL, LONGEST_PIECE = 56, 32  # characters
 

@@ -9,7 +9,8 @@ from typing import Any
 
 from cavalcade import envs
 from cavalcade.config import described
-from cavalcade.experiment import Experiment, Settings, settings_of
+from cavalcade.errors import UserError
+from cavalcade.experiment import Experiment, Settings, run_settings, settings_of
 from cavalcade.records import Run, default_path
 from cavalcade.runs.callbacks import require_callbacks
 from cavalcade.runs.resuming import check_unchanged, last_checkpoint, nothing_left
@@ -52,12 +53,18 @@ def planned(
     **overrides: Any,
 ) -> Experiment:
     """What `train` would run with the same arguments, with every setting decided; nothing is written or started."""
+    if settings is not None and "preset" in overrides:
+        raise UserError(
+            "The settings object holds every value already, so preset has nothing left to choose; give it to "
+            f"cavalcade.settings('{system}', ENVIRONMENT, preset=...)."
+        )
     values = {**(settings_of(system, settings) if settings is not None else {}), **overrides}
     if (count := envs.held(environment)) is not None:
         values.setdefault("envs", count)
     ours = {name: values.pop(name) for name in described(Settings) if name in values}
     origin = "" if from_run is None else str(Path(from_run).resolve())
-    return Experiment.create(system, environment, Settings(**ours), values, options, network, origin)
+    chosen = run_settings(system, environment, ours)
+    return Experiment.create(system, environment, chosen, values, options, network, origin)
 
 
 def resume(

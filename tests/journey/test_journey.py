@@ -44,6 +44,7 @@ def test_the_wheel_is_what_runs_and_has_all_it_needs(installed, tmp_path):
     assert package.startswith(str(installed.folder)) and core.startswith(str(installed.folder))
     [packages] = installed.folder.glob("lib/python*/site-packages")
     assert (packages / "cavalcade" / "py.typed").exists() and (packages / "cavalcade/table/_core.pyi").exists()
+    assert (packages / "cavalcade/experiment/presets/classic.toml").exists()
     assert not (packages / "tests").exists() and not (packages / "benchmarks").exists()
 
 

@@ -131,7 +131,12 @@ def test_the_origin_is_written_down_and_needed_once(origins, tmp_path):
 # --- what does not fit --------------------------------------------------------------------------------------------
 
 MISFITS = {
-    "another environment": ("ppo", "Acrobot-v1", {}, "trained on CartPole-v1, whose observation is .*Acrobot-v1 has"),
+    "another environment": (
+        "ppo",
+        "Acrobot-v1",
+        {"preset": "none"},
+        "trained on CartPole-v1, whose observation is .*Acrobot-v1 has",
+    ),
     "another layer": (
         "ppo",
         ENVIRONMENT,
