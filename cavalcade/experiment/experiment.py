@@ -29,7 +29,7 @@ from cavalcade.config import described
 from cavalcade.errors import UserError, nearest
 from cavalcade.experiment import systems
 from cavalcade.experiment.run_settings import Settings
-from cavalcade.networks import Model, Network, is_image
+from cavalcade.networks import Model, Network, image_of
 from cavalcade.programs import Handle, Placement, Program
 from cavalcade.records import environment_of, written
 from cavalcade.runtimes.inprocess import InProcess
@@ -264,8 +264,9 @@ def chosen(system: str, pixels: bool) -> dict[str, tuple[Any, str]]:
 
 
 def has_images(spec: EnvSpec) -> bool:
-    """Whether a part of the observation is an image that the Nature convolution can take."""
-    return any(is_image(leaf, "nature") for leaf in leaves(spec.observation))
+    """Whether a part of the observation is an image that the Nature CNN can take, as those of papers on Atari are."""
+    images = [image_of(leaf, spec.frames) for leaf in leaves(spec.observation)]
+    return any(image.large for image in images if image)
 
 
 def algorithm_for(system: str, spec: EnvSpec, overrides: dict[str, Any]) -> Algorithm:

@@ -17,13 +17,14 @@ from cavalcade import envs, tree
 from cavalcade.envs import Environments, random_actions
 from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.failures import Failure
-from cavalcade.networks import is_image
+from cavalcade.networks import image_of
 from cavalcade.records import number
 from cavalcade.specs import MASK, EnvSpec, Leaf
 
 TRACE = 100  # steps that are compared between two environments with one seed
 LARGE = 100.0  # size of values in observations that is far from what networks begin with
 FAR = 10.0  # the same for bounds of actions
+FAINT = 16.0  # share of the highest declared value below which an image is nearly black
 
 
 @dataclass(frozen=True)
@@ -152,7 +153,15 @@ class Check:
         leaves = [(name, leaf) for name, leaf in tree.named(spec.observation) if name != MASK]
         for (name, leaf), low, high in zip(leaves, journey.lowest, journey.highest):
             part = f" of '{name}'" if name else ""
-            if leaf.kind == "box" and not is_image(leaf, "nature") and max(-low, high) > LARGE:
+            image = image_of(leaf, spec.frames)
+            if image and leaf.dtype == "uint8" and high < max(leaf.high) / FAINT:
+                self._say(
+                    "warning",
+                    "observations",
+                    f"Values{part} went from {number(low)} to {number(high)}, but bytes of images are divided by the "
+                    f"highest value of their Box, {number(max(leaf.high))}; declare bounds that fit.",
+                )
+            elif leaf.kind == "box" and not image and max(-low, high) > LARGE:
                 self._say(
                     "warning",
                     "observations",

@@ -64,8 +64,9 @@ class Session:
         for remark in self.runtime.remarks:
             self.display.note(f"step {restore[1] if restore else 0:,}: {remark}")
         self.recorder = Recorder(run, self.metrics.step if resume else None, self.display.note)
+        seen = f"{parts.model.sees}; " if parts.model.sees else ""
         self.display.note(
-            f"{self.policy.layout.size:,} parameters; learns in {s.backend}, acts in {self.policy.acts_in}; "
+            f"{seen}{self.policy.layout.size:,} parameters; learns in {s.backend}, acts in {self.policy.acts_in}; "
             f"{s.actors} x {s.envs} environments{experiment.copies.told}; table of {bytes_of(parts) / 1e6:,.2f} MB"
         )
 
