@@ -18,7 +18,7 @@ from cavalcade.tree import Tree, map, take
 
 DISCOUNT = "what a reward is worth one environment step later"
 HIDDEN = "units of each layer of the torso, for observations that are no images"
-CONVOLUTION = "the CNN for images; auto: nature from 36x36 on, else small"
+CONVOLUTION = "the CNN for images; auto: by their size"
 
 
 @dataclass(frozen=True)

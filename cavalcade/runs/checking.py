@@ -60,8 +60,9 @@ class Journey:
         else:
             first = self.observations[0]
             self.changes = self.changes or any(not np.array_equal(a, b) for a, b in zip(first, leaves))
-        self.lowest = [min(low, float(leaf.min(initial=np.inf))) for low, leaf in zip(self.lowest, leaves)]
-        self.highest = [max(high, float(leaf.max(initial=-np.inf))) for high, leaf in zip(self.highest, leaves)]
+        floats = [leaf.astype(np.float64) for leaf in leaves]  # whole numbers have no infinity to begin with
+        self.lowest = [min(low, float(leaf.min(initial=np.inf))) for low, leaf in zip(self.lowest, floats)]
+        self.highest = [max(high, float(leaf.max(initial=-np.inf))) for high, leaf in zip(self.highest, floats)]
         if len(self.observations) < TRACE:
             self.observations.append([leaf.copy() for leaf in leaves])
 
