@@ -1,7 +1,7 @@
 """The policy: one artefact that acts in training, is evaluated, is saved and is loaded elsewhere.
 
 Small networks act in NumPy, which is 2 to 4 times faster than a framework's calls at these sizes and needs no framework
-to be installed; networks with convolutions, and users' own modules, act on their backend.
+to be installed; CNNs of larger images, and users' own modules, act on their backend.
 The folder `policy/` holds `policy.safetensors` (params and statistics) and `policy.json` (algorithm, spaces, settings):
 data only, nothing that can execute.
 """

@@ -18,7 +18,7 @@ from cavalcade.tree import Tree, map, take
 
 DISCOUNT = "what a reward is worth one environment step later"
 HIDDEN = "units of each layer of the torso, for observations that are no images"
-CONVOLUTION = "the torso for images"
+CONVOLUTION = "the CNN for images; auto: by their size"
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class ActorCritic(Algorithm):
     clip_rewards: bool = setting(False, "to -1 .. 1, as on Atari", "learning")
     hidden: tuple[int, ...] = setting((64, 64), HIDDEN, "network", at_least=1)
     activation: str = setting("tanh", "between the layers", "network", words=tuple(ACTIVATIONS))
-    convolution: str = setting("nature", CONVOLUTION, "network", words=CONVOLUTIONS)
+    convolution: str = setting("auto", CONVOLUTION, "network", words=CONVOLUTIONS)
     shared: bool = setting(False, "one torso for policy and value; always so for images and with memory", "network")
     memory: int = setting(0, "size of the LSTM between torso and heads; 0 is none", "network", at_least=0)
 

@@ -81,7 +81,7 @@ class DQN(Algorithm):
         (128, 128), "units of each layer of the torso, for observations that are no images", "network", at_least=1
     )
     activation: str = setting("relu", "between the layers", "network", words=tuple(ACTIVATIONS))
-    convolution: str = setting("nature", "the torso for images", "network", words=CONVOLUTIONS)
+    convolution: str = setting("auto", "the CNN for images; auto: by their size", "network", words=CONVOLUTIONS)
     dueling: bool = setting(True, "value and advantages apart (Wang 2016)", "network")
     normalise_observations: bool = setting(False, "by their running mean and deviation; images are not", "network")
 

@@ -18,6 +18,7 @@ from cavalcade.envs.encoding import ActionDecoder, Encoder
 from cavalcade.envs.fitting import MISTAKES
 from cavalcade.envs.inspector import Inspector
 from cavalcade.envs.protocol import explain
+from cavalcade.envs.reading import readable, unread
 from cavalcade.envs.sentinel import Sentinel
 from cavalcade.envs.tally import Tally
 from cavalcade.envs.vector import stream_seed, time_limit
@@ -45,7 +46,9 @@ class EnvironmentLoop:
             if env.observation_space != head.observation_space or env.action_space != head.action_space:
                 raise BadEnvironment(f"The copies of '{name}' have different spaces; make them all the same.")
         self._decoder = ActionDecoder(head.action_space)
-        self._inspector = Inspector(name, head.observation_space, self._place)
+        space = readable(head)
+        self._inspector = Inspector(name, space, self._place)
+        self._inspector.remarks |= unread(head.observation_space)
         self._episode = [-1] * self.count  # the number of the running episode of each environment
         self._taken: list[list] = [[] for _ in envs]  # the actions of the running episode
         self._total = np.zeros(self.count, np.float64)
@@ -55,7 +58,7 @@ class EnvironmentLoop:
         # call of `reset` hands them out.
         started = [self._begin(index) for index in range(self.count)]
         rows, infos = zip(*started)
-        self._encoder = Encoder(name, head.observation_space, head.action_space, MASK in infos[0], self._place)
+        self._encoder = Encoder(name, space, head.action_space, MASK in infos[0], self._place)
         self.spec = replace(self._encoder.spec, time_limit=time_limit(head))
         if isinstance(head, gym.wrappers.FrameStackObservation) and isinstance(self.spec.observation, Leaf):
             self.spec = replace(self.spec, frames=head.stack_size)

@@ -15,10 +15,13 @@ import gymnasium as gym
 from cavalcade.errors import UserError, nearest
 from cavalcade.failures import EnvironmentFailed
 
+EXTRAS = (  # pattern of ids that need no `module:`, the extra of the same name as its package, and who registers them
+    (r"MiniGrid-|BabyAI-", "minigrid", "minigrid:register_minigrid_envs"),
+    (r"MinAtar/", "minatar", "cavalcade.envs.minatar_games:register"),
+)
+PARTS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}  # of Gymnasium itself, and their extras
 FAMILIES = (  # pattern of ids, the module that registers them, its package if that has another name
-    (r"MiniGrid-|BabyAI-", "minigrid", ""),
     (r"MiniWorld-", "miniworld", ""),
-    (r"MinAtar/", "minatar.gym", "minatar"),
     (r"dm_control/", "shimmy", "shimmy[dm-control]"),
     (r"bsuite/", "shimmy", "shimmy[bsuite]"),
     (r"(highway|merge|roundabout|parking|intersection|racetrack|exit|u-turn|two-way)(-\w+)*-v\d+$", "highway_env", ""),
@@ -38,8 +41,11 @@ def named(name: str) -> str | Callable[..., Any]:
     """What a name stands for: an id that Gymnasium knows, or the function of `module:function`.
 
     The module is imported, which registers its ids. Modules of the working directory are found too, after all others.
+    Ids of packages that are extras are registered here.
     """
     module_name, _, rest = name.rpartition(":")
+    if rest not in gym.registry:
+        _register_extra(rest)
     if not module_name:
         return rest
     module = _imported(module_name, name)
@@ -56,6 +62,20 @@ def named(name: str) -> str | Callable[..., Any]:
     raise UserError(
         f"The module '{module_name}' has no function '{rest}', and no environment of that id.{nearest(rest, own)}"
     )
+
+
+def _register_extra(unknown_id: str) -> None:
+    """Register the ids of the extra to which this one would belong, if there is one and its package is installed."""
+    for pattern, extra, registers in EXTRAS:
+        if re.match(pattern, unknown_id) and importlib.util.find_spec(extra) is not None and not _any_known(pattern):
+            module, _, function = registers.partition(":")
+            register = getattr(importlib.import_module(module), function)
+            if not _any_known(pattern):  # importing was not enough
+                register()
+
+
+def _any_known(pattern: str) -> bool:
+    return any(re.match(pattern, known) for known in gym.registry)
 
 
 def _imported(module: str, name: str) -> Any:
@@ -89,7 +109,10 @@ def make_registered(known_id: str, render: bool, options: dict[str, Any]) -> gym
             made = gym.make(what, disable_env_checker=True, render_mode="rgb_array", **options)
         return made
     except (gym.error.DependencyNotInstalled, ImportError) as error:
-        raise UserError(f"The environment '{known_id}' needs a package that is missing: {error}") from error
+        entry = str(getattr(gym.registry.get(known_id), "entry_point", ""))
+        extra = next((extra for part, extra in PARTS.items() if entry.startswith(part)), "")
+        reason = f"; run: pip install 'cavalcade[{extra}]'." if extra else f": {error}"
+        raise UserError(f"The environment '{known_id}' needs a package that is missing{reason}") from error
     except (gym.error.UnregisteredEnv, gym.error.DeprecatedEnv) as error:
         raise UserError(f"There is no environment '{known_id}'.{_suggestion(known_id)}") from error
     except gym.error.Error as error:
@@ -121,12 +144,16 @@ def _suggestion(unknown_id: str) -> str:
 
 def _family(unknown_id: str) -> str:
     """What to write if a package is known to register such ids, or is called like their namespace; else empty."""
+    for pattern, extra, _ in EXTRAS:
+        if re.match(pattern, unknown_id):
+            missing = importlib.util.find_spec(extra) is None
+            return f" It needs the package {extra}; run: pip install 'cavalcade[{extra}]'." if missing else ""
     namespace = unknown_id.partition("/")[0] if re.match(r"\w+/", unknown_id) else ""
     for pattern, module, package in (*FAMILIES, (rf"{namespace}/", namespace, None)):
         if not module or not re.match(pattern, unknown_id):
             continue
         top = module.partition(".")[0]
-        if any(re.match(pattern, known) for known in gym.registry):  # imported already: the id itself is wrong
+        if _any_known(pattern):  # imported already: the id itself is wrong
             return ""
         if importlib.util.find_spec(top) is not None:
             return f" Did you mean '{module}:{unknown_id}'?"

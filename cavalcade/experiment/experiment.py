@@ -31,7 +31,7 @@ from cavalcade.experiment import systems
 from cavalcade.experiment.presets import NONE, Preset
 from cavalcade.experiment.presets import find as find_preset
 from cavalcade.experiment.run_settings import Settings
-from cavalcade.networks import Model, Network, is_image
+from cavalcade.networks import Model, Network, image_of
 from cavalcade.programs import Handle, Placement, Program
 from cavalcade.records import environment_of, written
 from cavalcade.runtimes.inprocess import InProcess
@@ -271,8 +271,9 @@ def chosen(system: str, pixels: bool, preset: Preset = NONE) -> dict[str, tuple[
 
 
 def has_images(spec: EnvSpec) -> bool:
-    """Whether a part of the observation is an image that the Nature convolution can take."""
-    return any(is_image(leaf, "nature") for leaf in leaves(spec.observation))
+    """Whether a part of the observation is an image that the Nature CNN can take, as those of papers on Atari are."""
+    images = [image_of(leaf, spec.frames) for leaf in leaves(spec.observation)]
+    return any(image.large for image in images if image)
 
 
 def algorithm_for(system: str, spec: EnvSpec, overrides: dict[str, Any], preset: Preset = NONE) -> Algorithm:

@@ -1,7 +1,7 @@
 """Networks: layers, torsos and heads as pure functions of params and arrays of any backend, joined into models."""
 
 from cavalcade.networks.activations import ACTIVATIONS
-from cavalcade.networks.convolutions import is_image
+from cavalcade.networks.images import image_of
 from cavalcade.networks.layers import Network, Rng, linear
 from cavalcade.networks.model import Model, build, forward_of
 from cavalcade.networks.torso import CONVOLUTIONS, Torso, dueling, gaussian
@@ -17,6 +17,6 @@ __all__ = [
     "dueling",
     "forward_of",
     "gaussian",
-    "is_image",
+    "image_of",
     "linear",
 ]

@@ -29,6 +29,7 @@ class Network:
     small: bool = True
     backend: str | None = None  # the only one that can run it, for a user's module; None: all
     inputs: tuple[str, ...] = ()  # names of arrays that a head needs beside its features
+    sees: str = ""  # of a torso: in words, how it takes images; empty without images
 
 
 def uniform_fan_in(rng: Rng, shape: tuple[int, ...], fan_in: int) -> np.ndarray:

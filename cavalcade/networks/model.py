@@ -15,7 +15,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.networks import normaliser
-from cavalcade.networks.convolutions import is_image
+from cavalcade.networks.images import image_of
 from cavalcade.networks.layers import Network
 from cavalcade.networks.torso import Lstm, Torso, torso
 from cavalcade.specs import MASK, EnvSpec, Leaf
@@ -33,6 +33,10 @@ class Model(Protocol):
     @property
     def small(self) -> bool:
         """Whether the model acts faster in NumPy than in a framework."""
+
+    @property
+    def sees(self) -> str:
+        """In words, how it takes images, for the line at the start of a run; empty without images."""
 
     @property
     def backend(self) -> str | None:
@@ -102,6 +106,10 @@ class Towers:
     @property
     def small(self) -> bool:
         return all(network.small for network in self.torsos.values())
+
+    @property
+    def sees(self) -> str:
+        return next(iter(self.torsos.values())).sees
 
     @property
     def backend(self) -> str | None:
@@ -246,15 +254,15 @@ def build(
     module. `memory`: size of the LSTM; 0 is none. `normalise`: observations that are neither images nor choices.
     `network`: a user's module that replaces the torso. The heads in `raw` have a torso without hidden layers, because
     they have layers of their own after they join their inputs (a critic of actions)."""
-    body = network or torso(spec.observation, settings)
+    body = network or torso(spec.observation, settings, spec.frames)
     lstm = Lstm(body.features, memory) if memory else None
-    together = shared or memory > 0 or not body.small
+    together = shared or memory > 0 or bool(body.sees) or not body.small
     bare = body if network or together or not raw else torso(spec.observation, replace(settings, hidden=()))
     torsos = {"shared": body} if together else {name: bare if name in raw else body for name in heads}
     features = {name: memory or torsos.get(name, body).features for name in heads}
     normalised = tuple(
         path
         for path, leaf in tree.named(spec.observation)
-        if normalise and path != MASK and leaf.kind == "box" and not is_image(leaf, settings.convolution)
+        if normalise and path != MASK and leaf.kind == "box" and not image_of(leaf, spec.frames)
     )
     return Towers(spec, torsos, {name: head(features[name]) for name, head in heads.items()}, lstm, normalised)

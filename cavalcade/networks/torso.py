@@ -8,12 +8,14 @@ import numpy as np
 
 from cavalcade.errors import UserError, require_one_of
 from cavalcade.networks.activations import ACTIVATIONS
-from cavalcade.networks.convolutions import as_image, channels_first, impala_cnn, is_image, nature_cnn
+from cavalcade.networks.convolutions import impala_cnn, nature_cnn, small_cnn
+from cavalcade.networks.images import image_of
 from cavalcade.networks.layers import Network, Rng, linear, mlp, orthogonal
 from cavalcade.specs import MASK, Leaf
 from cavalcade.tree import Tree, named
 
-CONVOLUTIONS = ("nature", "impala")
+CONVOLUTIONS = ("auto", "nature", "impala", "small")
+BUILDERS = {"nature": nature_cnn, "impala": impala_cnn, "small": small_cnn}
 
 
 @dataclass(frozen=True)
@@ -22,7 +24,7 @@ class Torso:
 
     hidden: tuple[int, ...] = (64, 64)  # units of each layer of the MLP
     activation: str = "tanh"  # of the MLP, one of ACTIVATIONS; CNNs have the relu of their papers
-    convolution: str = "nature"  # nature, impala
+    convolution: str = "auto"  # one of CONVOLUTIONS; auto: nature for images that it can take, small for smaller ones
     initialiser: str = "orthogonal"  # orthogonal, uniform
 
     def __post_init__(self) -> None:
@@ -31,15 +33,17 @@ class Torso:
             raise UserError(f"--hidden is {' '.join(map(str, self.hidden))}; every layer needs at least one unit.")
 
 
-def torso(observation: Tree, settings: Torso) -> Network:
+def torso(observation: Tree, settings: Torso, frames: int = 1) -> Network:
     """A network from observations [N, ...] to [N, features]: a CNN for each image, one MLP for all other observations
-    side by side; their features are joined."""
+    side by side; their features are joined. `frames`: of `EnvSpec`."""
     leaves = [(path, leaf) for path, leaf in named(observation) if path != MASK]
-    images = {path: leaf for path, leaf in leaves if is_image(leaf, settings.convolution)}
+    images = {path: image for path, leaf in leaves if (image := image_of(leaf, frames))}
     vectors = [(path, leaf) for path, leaf in leaves if path not in images]
-    build = {"nature": nature_cnn, "impala": impala_cnn}[settings.convolution]
     names = {path: "image:" + path.replace("/", ".") for path in images}
-    parts = {names[path]: build(channels_first(leaf), settings.initialiser) for path, leaf in images.items()}
+    parts = {
+        names[path]: BUILDERS[image.cnn(settings.convolution)](image.shape, settings.initialiser)
+        for path, image in images.items()
+    }
     if vectors:
         width = sum(vector_size(leaf) for _, leaf in vectors)
         parts["vector"] = mlp(width, settings.hidden, settings.activation, settings.initialiser)
@@ -49,8 +53,8 @@ def torso(observation: Tree, settings: Torso) -> Network:
             return parts["vector"].apply(xp, params.get("vector", {}), as_vector(xp, observation, obs))
         flat = dict(named(obs))
         features = []
-        for path, leaf in images.items():
-            x = as_image(xp, leaf, flat[path])
+        for path, image in images.items():
+            x = image.arranged(xp, flat[path])
             features.append(parts[names[path]].apply(xp, params[names[path]], x))
         if vectors:
             columns = [as_vector(xp, leaf, flat[path]) for path, leaf in vectors]
@@ -61,7 +65,9 @@ def torso(observation: Tree, settings: Torso) -> Network:
     def init(rng: Rng) -> Tree:
         return {name: part.init(rng) for name, part in parts.items()}
 
-    return Network(init, apply, sum(part.features for part in parts.values()), small=not images)
+    sees = "; ".join(image.told(path, settings.convolution) for path, image in images.items())
+    small = all(part.small for part in parts.values())
+    return Network(init, apply, sum(part.features for part in parts.values()), small, sees=sees)
 
 
 def vector_size(leaf: Leaf) -> int:

@@ -17,13 +17,14 @@ from cavalcade import envs, tree
 from cavalcade.envs import Environments, random_actions
 from cavalcade.errors import BadEnvironment, UserError
 from cavalcade.failures import Failure
-from cavalcade.networks import is_image
+from cavalcade.networks import image_of
 from cavalcade.records import number
 from cavalcade.specs import MASK, EnvSpec, Leaf
 
 TRACE = 100  # steps that are compared between two environments with one seed
 LARGE = 100.0  # size of values in observations that is far from what networks begin with
 FAR = 10.0  # the same for bounds of actions
+FAINT = 16.0  # share of the highest declared value below which an image is nearly black
 
 
 @dataclass(frozen=True)
@@ -59,8 +60,9 @@ class Journey:
         else:
             first = self.observations[0]
             self.changes = self.changes or any(not np.array_equal(a, b) for a, b in zip(first, leaves))
-        self.lowest = [min(low, float(leaf.min(initial=np.inf))) for low, leaf in zip(self.lowest, leaves)]
-        self.highest = [max(high, float(leaf.max(initial=-np.inf))) for high, leaf in zip(self.highest, leaves)]
+        floats = [leaf.astype(np.float64) for leaf in leaves]  # whole numbers have no infinity to begin with
+        self.lowest = [min(low, float(leaf.min(initial=np.inf))) for low, leaf in zip(self.lowest, floats)]
+        self.highest = [max(high, float(leaf.max(initial=-np.inf))) for high, leaf in zip(self.highest, floats)]
         if len(self.observations) < TRACE:
             self.observations.append([leaf.copy() for leaf in leaves])
 
@@ -152,7 +154,15 @@ class Check:
         leaves = [(name, leaf) for name, leaf in tree.named(spec.observation) if name != MASK]
         for (name, leaf), low, high in zip(leaves, journey.lowest, journey.highest):
             part = f" of '{name}'" if name else ""
-            if leaf.kind == "box" and not is_image(leaf, "nature") and max(-low, high) > LARGE:
+            image = image_of(leaf, spec.frames)
+            if image and leaf.dtype == "uint8" and high < max(leaf.high) / FAINT:
+                self._say(
+                    "warning",
+                    "observations",
+                    f"Values{part} went from {number(low)} to {number(high)}, but bytes of images are divided by the "
+                    f"highest value of their Box, {number(max(leaf.high))}; declare bounds that fit.",
+                )
+            elif leaf.kind == "box" and not image and max(-low, high) > LARGE:
                 self._say(
                     "warning",
                     "observations",

@@ -66,8 +66,9 @@ class Session:
         self.recorder = Recorder(run, self.metrics.step if resume else None, self.display.note)
         if experiment.preset.settings:
             self.display.note(f"{experiment.preset.told}; --preset none leaves it out")
+        seen = f"{parts.model.sees}; " if parts.model.sees else ""
         self.display.note(
-            f"{self.policy.layout.size:,} parameters; learns in {s.backend}, acts in {self.policy.acts_in}; "
+            f"{seen}{self.policy.layout.size:,} parameters; learns in {s.backend}, acts in {self.policy.acts_in}; "
             f"{s.actors} x {s.envs} environments{experiment.copies.told}; table of {bytes_of(parts) / 1e6:,.2f} MB"
         )
 

@@ -58,7 +58,7 @@ ENVIRONMENTS = {
     "a tuple": lambda: Spaces(gym.spaces.Tuple((VECTOR, discrete(4, start=1))), discrete(2)),
     "a nest": lambda: Spaces(NEST, discrete(2)),
     "bits": lambda: Spaces(gym.spaces.MultiBinary((2, 2)), discrete(2)),
-    "pixels": lambda: Spaces(box(0, 255, (5, 4), np.uint8), discrete(2)),
+    "pixels": lambda: Spaces(box(0, 255, (5, 4), np.uint8), discrete(6)),
     "many choices": lambda: Spaces(VECTOR, multi([2, 3], start=[1, -1])),
     "continuous": lambda: Spaces(VECTOR, box(np.float32([-0.01, 2.0]), np.float32([0.01, 3.0]))),
     "mask and nest": lambda: Spaces(NEST, discrete(3, start=4), masked=True),

@@ -19,7 +19,7 @@ from tests.learning.test_learner import parts_of, random_items, vector
 CHOICES = {  # for words, another one that means something
     "optimiser_name": list(NAMES),
     "activation": list(ACTIVATIONS),
-    "convolution": ["nature", "impala"],
+    "convolution": ["auto", "nature", "impala", "small"],
     "surrogate": ["clip", "penalty"],
     "kl_rule": ["ppo", "rllib", "heess"],
     "correction": ["vtrace", "one-step", "epsilon", "none"],
@@ -101,7 +101,7 @@ def test_every_setting_changes_something(name):
             value = getattr(ALGORITHMS[name](), field)
         if effects(name, **before) == effects(name, **{**before, field: value}):
             idle.append(f"{field}={value}")
-    assert set(idle) == {f"convolution={other}" for other in CHOICES["convolution"] if other != "nature"}
+    assert set(idle) == {f"convolution={other}" for other in CHOICES["convolution"] if other != "auto"}
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -109,7 +109,7 @@ def test_the_convolution_is_that_of_images(name):
     spec = parts_of(name, "numpy").spec
     pixels = dataclasses.replace(spec, observation=observation_spec(gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)))
     sizes = {
-        Layout.of(ALGORITHMS[name](convolution=kind).model(pixels).init(np.random.default_rng(0))).size
+        kind: Layout.of(ALGORITHMS[name](convolution=kind).model(pixels).init(np.random.default_rng(0))).size
         for kind in CHOICES["convolution"]
     }
-    assert len(sizes) == len(CHOICES["convolution"])
+    assert sizes.pop("auto") == sizes["nature"] and len(set(sizes.values())) == 3

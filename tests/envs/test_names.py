@@ -1,5 +1,6 @@
 """Names of environments: modules of the working directory, functions, and what is answered to a name that is wrong."""
 
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -89,9 +90,6 @@ def test_the_command_and_its_processes_find_the_module(folder):
 @pytest.mark.parametrize(
     ("name", "module", "package"),
     [
-        ("MiniGrid-Empty-5x5-v0", "minigrid", "minigrid"),
-        ("BabyAI-GoToRedBall-v0", "minigrid", "minigrid"),
-        ("MinAtar/Breakout-v1", "minatar.gym", "minatar"),
         ("dm_control/cartpole-swingup-v0", "shimmy", "shimmy[dm-control]"),
         ("highway-fast-v0", "highway_env", "highway-env"),
         ("FetchReach-v4", "gymnasium_robotics", "gymnasium-robotics"),
@@ -111,6 +109,28 @@ def test_ids_of_known_packages(folder, monkeypatch, name, module, package):
         envs.make(name, 1, seed=0)
     assert str(caught.value) == f"There is no environment '{name}'. Did you mean '{module}:{name}'?"
     assert top not in sys.modules
+
+
+@pytest.mark.parametrize(
+    ("name", "extra", "part"),
+    [
+        ("MiniGrid-Empty-5x5-v0", "minigrid", "minigrid"),
+        ("BabyAI-GoToRedBall-v0", "minigrid", "minigrid"),
+        ("MinAtar/Breakout-v1", "minatar", "minatar"),
+        ("LunarLander-v3", "box2d", "gymnasium.envs.box2d.lunar_lander"),
+        ("HalfCheetah-v5", "mujoco", "gymnasium.envs.mujoco.half_cheetah_v5"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_ids_of_extras_whose_package_is_missing(monkeypatch, name, extra, part):
+    without = {key: value for key, value in gym.registry.items() if not key.startswith(("MiniGrid", "BabyAI", "MinA"))}
+    monkeypatch.setattr(gym.envs.registration, "registry", without)
+    monkeypatch.setattr(gym, "registry", without)
+    monkeypatch.setitem(sys.modules, part, None)  # importing it raises, as if it were not installed
+    find = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda module: None if module == part else find(module))
+    with pytest.raises(UserError, match=rf"{name}.*run: pip install 'cavalcade\[{extra}\]'\.$"):
+        envs.make(name, 1, seed=0)
 
 
 @pytest.mark.filterwarnings("ignore")

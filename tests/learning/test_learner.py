@@ -38,6 +38,8 @@ CASES = {
     "ppo, penalty, continuous": ("ppo", "Pendulum-v1", {**PPO, **PENALTY, "kl_rule": "heess"}),
     "ppo, masked": ("ppo", "cavalcade/MaskedBandit-v0", {**PPO, "shared": True}),
     "impala, masked": ("impala", "cavalcade/MaskedBandit-v0", {**IMPALA, "normalise_advantages": True}),
+    "ppo, small image": ("ppo", "MinAtar/Breakout-v1", {**PPO, "minibatches_per_epoch": 1}),
+    "dqn, small image": ("dqn", "MinAtar/Breakout-v1", DQN),
     "dqn, masked": ("dqn", "cavalcade/MaskedBandit-v0", {**DQN, "dueling": False, "double": False}),
 }
 EACH = ["dqn", "a2c", "ppo", "recurrent ppo", "impala", "ppo, penalty, continuous"]
@@ -54,7 +56,8 @@ def random_items(parts, seed=0):
     rng = np.random.default_rng(seed)
     count = parts.experience.batch
     zeros = blank(parts.signature)
-    items = tree.map(lambda leaf: rng.standard_normal((count, *leaf.shape)).astype(leaf.dtype), zeros)
+    items = tree.map(lambda leaf: rng.standard_normal((count, *leaf.shape)), zeros)
+    items = tree.map(lambda x, leaf: (x > 1.0 if leaf.dtype == bool else x).astype(leaf.dtype), items, zeros)
     if parts.spec.action.kind == "discrete":
         items["action"] = rng.integers(0, parts.spec.action.logits, items["action"].shape)
     items["discount"] = np.where(rng.random(items["discount"].shape) < 0.1, 0.0, 0.99).astype(np.float32)

@@ -67,13 +67,27 @@ def test_mlp(activation, initialiser):
     assert network.features == y.shape[1] == 3 and size(network) == 5 * 7 + 7 + 7 * 3 + 3
 
 
-@pytest.mark.parametrize("build, features", [(torso.nature_cnn, 512), (torso.impala_cnn, 256)])
-def test_convolutions(build, features):
-    network = build((2, 37, 44), "uniform")  # odd sizes: the windows do not divide the picture
-    x = rng(1).random((3, 2, 37, 44), np.float32)
+@pytest.mark.parametrize(
+    "build, features, height, width",
+    [
+        (torso.nature_cnn, 512, 37, 44),  # odd sizes: the windows do not divide the picture
+        (torso.impala_cnn, 256, 37, 44),
+        (torso.impala_cnn, 256, 4, 7),
+        (torso.small_cnn, 128, 4, 7),
+    ],
+)
+def test_convolutions(build, features, height, width):
+    network = build((2, height, width), "uniform")
+    x = rng(1).random((3, 2, height, width), np.float32)
     y = assert_agree(network.apply, network.init(rng()), x)[""]
-    assert y.shape == (3, features) and network.features == features and not network.small
+    assert y.shape == (3, features) and network.features == features
+    assert network.small == (build is torso.small_cnn)
     assert np.any(y > 0)
+
+
+def test_small_cnn_has_the_parameters_of_the_paper():
+    # Young and Tian 2019 on 10 x 10 x 4: 16 filters of 3 x 3, 10 -> 8, then 128 units
+    assert size(torso.small_cnn((4, 10, 10), "uniform")) == (16 * 3 * 3 * 4 + 16) + (8 * 8 * 16 * 128 + 128) == 131_792
 
 
 def test_nature_cnn_has_the_parameters_of_the_paper():
@@ -97,11 +111,6 @@ def test_impala_cnn_has_the_parameters_of_the_paper():
         9_248,
     )
     assert size(torso.impala_cnn((4, 84, 84), "uniform")) == sections + dense == 1_089_232
-
-
-def test_an_image_too_small_for_the_nature_cnn_is_refused_with_the_way_out():
-    with pytest.raises(torso.UserError, match="--convolution impala"):
-        torso.nature_cnn((3, 35, 84), "uniform")
 
 
 def test_dueling_values_average_to_the_state_value():
@@ -182,7 +191,7 @@ DTYPES = ["float16", "float32", "float64", "int8", "int16", "int32", "int64", "u
 
 def agree_on(space):
     """A torso with one layer of six on four observations: network, parameters, observations, features."""
-    network = torso.torso(observation_spec(space), Torso((6,), "tanh", "nature", "orthogonal"))
+    network = torso.torso(observation_spec(space), Torso((6,), "tanh", "auto", "orthogonal"))
     params, obs = network.init(rng()), drawn(space, 4)
     return network, params, obs, assert_agree(network.apply, params, obs)[""]
 
@@ -222,14 +231,6 @@ def test_bytes_of_an_image_become_fractions_whichever_axis_holds_the_channels():
     floats = gym.spaces.Box(0.0, 1.0, (36, 40, 3), np.float32)  # floats are fractions already
     scaled = torso.torso(observation_spec(floats), Torso((6,)))
     np.testing.assert_allclose(y, scaled.apply(acting, params, obs.astype(np.float32) / 255), atol=1e-6)
-
-
-@pytest.mark.parametrize("convolution, smallest", [("nature", 36), ("impala", 8)])
-def test_what_is_too_small_for_the_convolution_is_a_vector(convolution, smallest):
-    for side, is_picture in ((smallest, True), (smallest - 1, False)):
-        spec = observation_spec(gym.spaces.Box(0, 255, (side, side, 3), np.uint8))
-        network = torso.torso(spec, Torso((6,), "tanh", convolution, "uniform"))
-        assert ("vector" in network.init(rng())) != is_picture and network.small != is_picture
 
 
 def test_discrete_is_one_hot_from_zero():
@@ -362,7 +363,8 @@ def a_model(space, memory=0, shared=False, normalise=True, hidden=(6, 6)):
 
 SPACES = {
     "box": gym.spaces.Box(-3.0, 5.0, (3,)),
-    "image": gym.spaces.Box(0, 255, (36, 36, 1), np.uint8),  # the smallest that is one
+    "image": gym.spaces.Box(0, 255, (36, 36, 1), np.uint8),  # the smallest for the Nature CNN
+    "small image": gym.spaces.Dict({"map": gym.spaces.Box(0, 1, (5, 6, 2), bool), "way": gym.spaces.Discrete(4)}),
     "nest": gym.spaces.Dict(
         {
             "a": gym.spaces.Tuple((gym.spaces.Box(-9.0, 9.0, (2,), np.float64), gym.spaces.Discrete(4))),
@@ -405,7 +407,7 @@ def test_a_model_with_memory_starts_afresh_where_an_episode_does(space):
     assert np.abs(whole["value"][4:] - other["value"][4:]).max() > 1e-3
 
 
-@pytest.mark.parametrize("space", ["box", "nest"])
+@pytest.mark.parametrize("space", ["box", "nest", "small image"])
 @pytest.mark.parametrize("memory", [0, 5])
 def test_models_agree_in_every_library(space, memory):
     made = a_model(SPACES[space], memory)
@@ -448,7 +450,8 @@ def test_one_head_alone_is_the_same_as_among_all():
 
 def test_policy_and_value_have_torsos_of_their_own_unless_shared_remembered_or_seen():
     assert set(a_model(SPACES["box"]).torsos) == {"policy", "value"}
-    for made in (a_model(SPACES["box"], shared=True), a_model(SPACES["box"], memory=5), a_model(SPACES["image"])):
+    seen = a_model(SPACES["image"]), a_model(SPACES["small image"])
+    for made in (a_model(SPACES["box"], shared=True), a_model(SPACES["box"], memory=5), *seen):
         assert set(made.torsos) == {"shared"}
 
 
@@ -516,6 +519,6 @@ def test_networks_see_observations_in_deviations_within_ten():
 
 
 def test_a_model_says_what_is_small_and_where_it_can_run():
-    assert a_model(SPACES["box"]).small and not a_model(SPACES["image"]).small
+    assert a_model(SPACES["box"]).small and not a_model(SPACES["image"]).small and a_model(SPACES["small image"]).small
     assert a_model(SPACES["box"]).backend is None
     assert isinstance(a_model(SPACES["box"]), model.Towers)
