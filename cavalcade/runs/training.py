@@ -23,6 +23,7 @@ def train(
     *,
     out: str | Path | None = None,
     options: dict | None = None,
+    actor_options: dict[str, list] | None = None,
     network: Any = None,
     display: bool | None = None,
     from_run: str | Path | None = None,
@@ -32,7 +33,8 @@ def train(
 ) -> Run:
     """Train `system` on `environment` and return the run. Every setting of the run and of the algorithm is a keyword.
     `settings`: all of them in one object (`cavalcade.settings`), of which keywords change some. `from_run`: the run
-    folder whose policy the run begins from. `display`: True draws a panel, False prints nothing, None chooses.
+    folder whose policy the run begins from. `actor_options`: by name of an option of the environment, the values that
+    actors take in turn. `display`: True draws a panel, False prints nothing, None chooses.
     `callbacks`: are told what happens and may end the run (`callbacks.py`)."""
     callbacks = require_callbacks(callbacks)
     values = {**(settings_of(system, settings) if settings is not None else {}), **overrides}
@@ -40,7 +42,8 @@ def train(
         values.setdefault("envs", count)
     ours = {name: values.pop(name) for name in described(Settings) if name in values}
     origin = "" if from_run is None else str(Path(from_run).resolve())
-    experiment = Experiment.create(system, environment, Settings(**ours), values, options, network, origin)
+    given = (options, network, origin, actor_options)
+    experiment = Experiment.create(system, environment, Settings(**ours), values, *given)
     return _start(experiment, out, display, callbacks)
 
 
