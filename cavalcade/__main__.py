@@ -13,7 +13,7 @@ from typing import Any
 from cavalcade import __version__
 from cavalcade.config import Setting, described, setting
 from cavalcade.errors import UserError, nearest
-from cavalcade.options import HELP, environment_options, given, help_lines, parse, positionals
+from cavalcade.options import HELP, actor_options, environment_options, given, help_lines, parse, positionals
 from cavalcade.programs import ProgramFailed
 from cavalcade.records import score
 
@@ -99,6 +99,7 @@ def train(arguments: list[str]) -> None:
     from cavalcade.runs.training import train as run_training
 
     values["from_run"] = values.pop("from_", None)
+    values["actor_options"] = actor_options(values.pop("actor_option", ()))
     run_training(words[0], named or words[1], options=options, **values)
     return None
 
@@ -112,6 +113,9 @@ class Train:
         None, "module:function that makes the environment, in the place of ENV", "execution"
     )
     from_: Path | None = setting(None, "the run folder whose policy this run begins from", "run")
+    actor_option: tuple[str, ...] = setting(
+        (), "name=v1,v2,...: an option of the environment whose values actors take in turn", "exploration"
+    )
 
 
 def _help_for_training(words: list[str], options: dict, rest: list[str], declared: dict[str, Setting]) -> None:

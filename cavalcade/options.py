@@ -8,7 +8,7 @@ import dataclasses
 import json
 import shutil
 import textwrap
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from cavalcade.config import Numbers, Setting, Words, described
@@ -107,6 +107,18 @@ def environment_options(arguments: list[str]) -> tuple[dict, list[str]]:
             raise UserError("--option takes name=value, for example --option max_episode_steps=200.")
         options[name] = plain_value(value)
     return options, rest
+
+
+def actor_options(words: Iterable[str]) -> dict[str, list]:
+    """By name, the values of `name=value,value,...`; values with commas of their own are written as one JSON list."""
+    found = {}
+    for word in words:
+        name, equals, values = word.partition("=")
+        if not equals or not values:
+            raise UserError("--actor-option takes name=value,value,..., for example --actor-option g=9.8,3.7.")
+        one_list = values.startswith("[")
+        found[name] = plain_value(values) if one_list else [plain_value(value) for value in values.split(",")]
+    return found
 
 
 def plain_value(text: str) -> Any:

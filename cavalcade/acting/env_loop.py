@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade import tree
+from cavalcade.acting.noise import NoiseStream
 from cavalcade.acting.perturbation import Perturbation
 from cavalcade.acting.policy import Policy
 from cavalcade.acting.seat import Seat
@@ -29,14 +30,16 @@ class EnvLoop:
         seed: int,
         actor: int = 0,
         actors: int = 1,
+        budget: int = 0,
         incarnation: int = 0,
     ):
-        """`source`: gives newer params. `actor`: the number of this one of `actors`. `incarnation`: how often it was
-        built before, after failures."""
+        """`source`: gives newer params. `actor`: the number of this one of `actors`. `budget`: environment steps that
+        the whole run will make. `incarnation`: how often this actor was built before, after failures."""
         self.policy, self.environments = policy(), environments(actor, incarnation)
-        self.source, self.actor, self.actors = source, actor, actors
+        self.source, self.actor, self.actors, self.budget = source, actor, actors, budget
         self.rng = actor_rng(seed, actor, incarnation)
         self.count, self.spec = self.environments.count, self.policy.model.spec
+        self.noise = NoiseStream(self.policy.algorithm, self.spec, self.rng, self.count)
         self.seat = Seat(experience, self.policy, sink, self.count, actor)
         perturbs = self.policy.algorithm.perturb is not None
         self.perturbation = Perturbation(self.policy, self.count) if perturbs else None
@@ -73,7 +76,7 @@ class EnvLoop:
             if newer := self.source.latest(policy.version):
                 policy.load(newer[1], newer[2], newer[0])
             self.watch.lap("pulling")
-        noise = policy.algorithm.noise(self.spec, self.rng, self.count, self.clock)
+        noise = self.noise.draw(self.clock, self.first)
         action, extras, carry = policy.act(self.obs, seat.carry, self.first, noise)
         if self.perturbation is not None:
             extras = {**extras, **self.perturbation.extras}
@@ -94,7 +97,7 @@ class EnvLoop:
     @property
     def clock(self) -> Clock:
         """Environment steps of the whole run, taking all actors to be as fast as this one."""
-        return Clock(self.steps * self.actors, self.actor, self.actors)
+        return Clock(self.steps * self.actors, self.actor, self.actors, self.budget)
 
     def account(self) -> str:
         waiting = "holds items the table will not take yet" if self.seat.due else "waits for room"
@@ -113,6 +116,7 @@ class EnvLoop:
     def state(self) -> dict:
         return {
             "rng": self.rng.bit_generator.state,
+            "noise": self.noise.state(),
             "environments": self.environments.state(),
             "obs": tree.map(np.copy, self.obs),
             "first": self.first.copy(),
@@ -128,6 +132,7 @@ class EnvLoop:
     def restore(self, state: dict) -> str:
         """Returns a remark on how exactly the environments go on."""
         self.rng.bit_generator.state = state["rng"]
+        self.noise.restore(state["noise"])
         self.steps = state["steps"]
         self.episodes = [(total, length) for total, length in state["episodes"]]
         kept = state["policy"]

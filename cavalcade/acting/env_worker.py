@@ -11,6 +11,7 @@ import numpy as np
 
 from cavalcade import tree
 from cavalcade.acting.env_loop import actor_rng, said
+from cavalcade.acting.noise import NoiseStream
 from cavalcade.acting.requests import FLAGS, RequestLayout
 from cavalcade.algorithms import Algorithm, Clock
 from cavalcade.envs import Environments
@@ -33,13 +34,15 @@ class EnvWorker:
         seed: int,
         actor: int = 0,
         actors: int = 1,
+        budget: int = 0,
         incarnation: int = 0,
         valves: Any = None,
     ):
-        """`incarnation`: how often this worker was built before, after failures. With `valves`, `central` is a list of
-        central actors, and the valves say which of them to ask, and whether to step at all (`adjusting.py`)."""
+        """`budget`: environment steps that the whole run will make. `incarnation`: how often this worker was built
+        before, after failures. With `valves`, `central` is a list of central actors, and the valves say which of them
+        to ask, and whether to step at all (`adjusting.py`)."""
         self.environments = environments(actor, incarnation)
-        self.algorithm, self.spec, self.actor, self.actors = algorithm, spec, actor, actors
+        self.algorithm, self.actor, self.actors, self.budget = algorithm, actor, actors, budget
         self.count = self.environments.count
         self.desks: list[Client] = [c.desk(f"actor/{actor}") for c in (central if valves is not None else [central])]
         self.valves, self.at = valves, 0  # at: which of the desks it asks at
@@ -47,6 +50,7 @@ class EnvWorker:
         self.rows = layout.blank(self.count)["rows"]
         self.told = layout.fields(self.rows)
         self.rng = actor_rng(seed, actor, incarnation)
+        self.noise = NoiseStream(algorithm, spec, self.rng, self.count)
         self.run = incarnation  # sent with every request; another number means that other episodes have begun
         self.asked = self.begins = False  # asked: a request is out. begins: its reply is dropped, then `_begin`
         self.paused: tuple[Tree, np.ndarray] | None = None  # observations and first, to go on with at another desk
@@ -112,8 +116,7 @@ class EnvWorker:
 
     def _ask(self, request: dict[str, Any]) -> None:
         """Send a request for actions, with the noise for them."""
-        noise = self.algorithm.noise(self.spec, self.rng, self.count, self.clock)
-        tree.assign(self.told["noise"], ..., noise)
+        tree.assign(self.told["noise"], ..., self.noise.draw(self.clock, self.told["first"]))
         self._send(request)
         self.watch.lap("acting")
 
@@ -124,7 +127,7 @@ class EnvWorker:
     @property
     def clock(self) -> Clock:
         """Environment steps of the whole run, taking all workers to be as fast as this one."""
-        return Clock(self.steps * self.actors, self.actor, self.actors)
+        return Clock(self.steps * self.actors, self.actor, self.actors, self.budget)
 
     def account(self) -> str:
         return f"waits for its actions; {self.steps} environment steps done"
@@ -143,6 +146,7 @@ class EnvWorker:
     def state(self) -> dict:
         return {
             "rng": self.rng.bit_generator.state,
+            "noise": self.noise.state(),
             "environments": self.environments.state(),
             "run": self.run,
             "asked": self.asked,
@@ -157,6 +161,7 @@ class EnvWorker:
     def restore(self, state: dict) -> str:
         """Returns a remark on how exactly the environments go on."""
         self.rng.bit_generator.state = state["rng"]
+        self.noise.restore(state["noise"])
         self.steps, self.run = state["steps"], state["run"]
         self.asked, self.begins, self.at = state["asked"], state["begins"], state["at"]
         self.paused = (state["paused"]["obs"], state["paused"]["first"]) if state["paused"] else None

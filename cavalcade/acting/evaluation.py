@@ -6,6 +6,7 @@ from typing import Any
 import numpy as np
 
 from cavalcade import envs
+from cavalcade.acting.noise import NoiseStream
 from cavalcade.acting.policy import Policy, check_same_spaces
 from cavalcade.algorithms import Clock
 from cavalcade.envs import Environments
@@ -19,12 +20,13 @@ END = Clock(steps=1 << 62)  # later than the end of any schedule of exploration
 Progress = Callable[[int, int], None]  # called with the episodes that have ended and the environment steps so far
 
 
-def noise_of(policy: Policy, count: int, seed: int, sampled: bool) -> Callable[[], Tree | None]:
-    """A function that gives the noise for one step of `count` environments. `sampled`: as in training, at the end of
-    its schedules: actor-critics draw from their policy, DQN acts at random as often as its last epsilon says (on a
-    ladder, each environment as often as its own epsilon). Otherwise the function gives None: acting is greedy."""
-    rng, spec = np.random.default_rng((seed, 5)), policy.model.spec
-    return lambda: policy.algorithm.noise(spec, rng, count, END) if sampled else None
+def noise_of(policy: Policy, count: int, seed: int, sampled: bool) -> Callable[[np.ndarray], Tree | None]:
+    """A function that gives the noise for one step of `count` environments, of which `first` [count] begin an episode.
+    `sampled`: as in training, at the end of its schedules: actor-critics draw from their policy, DQN acts at random as
+    often as its last epsilon says (on a ladder, each environment as often as its own epsilon). Otherwise the function
+    gives None: acting is greedy."""
+    noise = NoiseStream(policy.algorithm, policy.model.spec, np.random.default_rng((seed, 5)), count)
+    return lambda first: noise.draw(END, first) if sampled else None
 
 
 def environments(environment: Any, episodes: int, seed: int, options: dict) -> Environments:
@@ -51,7 +53,7 @@ def play_episodes(
         ended: list[list[tuple[float, int]]] = [[] for _ in range(count)]
         steps = 0
         while any(len(got) < share for got, share in zip(ended, shares)):
-            action, _, carry = policy.act(obs, carry, first, noise())
+            action, _, carry = policy.act(obs, carry, first, noise(first))
             step = pool.step(action)
             obs, first, steps = step.observation, step.first, steps + count
             for episode in step.episodes:

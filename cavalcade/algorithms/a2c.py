@@ -68,7 +68,7 @@ class A2C(ActorCritic):
             log_prob = xp.log(xp.exp(log_prob) + self.log_epsilon)
         policy_loss = -mean(log_prob * advantage)
         value_loss = 0.5 * mean(xp.square(goal - values[:-1]))
-        entropy = mean(policy.entropy(self.log_epsilon))
-        loss = self.less_entropy(policy_loss + self.value_cost * value_loss, entropy)
-        metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy}
+        entropy, both = policy.entropy(self.log_epsilon), policy_loss + self.value_cost * value_loss
+        loss, metrics = self.less_entropy(both, entropy, mean, step, coefficients)
+        metrics |= {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss}
         return Loss(loss, {**metrics, "explained_variance": explained})

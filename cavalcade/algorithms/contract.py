@@ -74,6 +74,16 @@ class Adaptation(NamedTuple):
     reads: tuple[str, ...]  # metrics of the loss that the rule needs; by all-reduce, their means over learners
     rule: Callable[[Any, Tree, dict], Tree]  # rule(xp, coefficients, metrics) -> coefficients
 
+    def beside(self, other: "Adaptation | None") -> "Adaptation":
+        """Both together. Their coefficients have different names, and each rule returns its own."""
+        if other is None:
+            return self
+
+        def rule(xp: Any, coefficients: Tree, metrics: dict) -> Tree:
+            return {**self.rule(xp, coefficients, metrics), **other.rule(xp, coefficients, metrics)}
+
+        return Adaptation({**self.initial, **other.initial}, (*self.reads, *other.reads), rule)
+
 
 class Clock(NamedTuple):
     """What an actor knows of the run when it draws noise."""
@@ -81,6 +91,12 @@ class Clock(NamedTuple):
     steps: int  # environment steps of the whole run so far, as far as this actor knows
     actor: int = 0  # the number of this actor
     actors: int = 1  # of the run
+    budget: int = 0  # environment steps that the whole run will make; 0: unknown
+
+    def environments(self, count: int) -> tuple[np.ndarray, int]:
+        """The numbers [count] of this actor's environments among those of all actors, which have `count` each, and the
+        last number of all."""
+        return self.actor * count + np.arange(count), self.actors * count - 1
 
 
 @dataclass(frozen=True)
@@ -140,6 +156,11 @@ class Algorithm(Config):
         """The random numbers of `act` for one step of `count` environments, [count, ...]."""
         return {}
 
+    def correlated(self, noise: Tree, last: Tree, first: np.ndarray) -> Tree:
+        """The noise of a step, from what `noise` has drawn for it and `last`, that of the step before, both
+        [count, ...]. Where `first` [count] is true an episode begins, and nothing of the one before may remain."""
+        return noise
+
     def exploration(self, count: int, clock: Clock) -> float | None:
         """The share of actions (0 to 1) that are random instead of the policy's, the mean over an actor's `count`
         environments; None if the policy itself is random."""
@@ -175,8 +196,9 @@ class Algorithm(Config):
         """The random numbers of the losses of a draw, [updates, ...]: one row for each row of `indices`."""
         return {}
 
-    def adaptation(self) -> Adaptation | None:
-        """The coefficients and the rule that changes them; None if the algorithm has none."""
+    def adaptation(self, updates: int) -> Adaptation | None:
+        """The coefficients and the rule that changes them; None if the algorithm has none. `updates`: how often the
+        rule will be called in the whole run, over which schedules move."""
         return None
 
     def loss(

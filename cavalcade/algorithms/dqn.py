@@ -51,7 +51,13 @@ class DQN(Algorithm):
     clip_rewards: bool = setting(False, "to -1 .. 1, as on Atari", "learning")
     epsilon_start: float = setting(1.0, "share of random actions at first", "exploration", at_least=0, at_most=1)
     epsilon_end: float = setting(0.04, "share of random actions in the end", "exploration", at_least=0, at_most=1)
-    epsilon_steps: int = setting(10_000, "environment steps over which it falls", "exploration", at_least=0)
+    epsilon_steps: int = setting(
+        0, "environment steps over which it falls; 0 is a share of the run", "exploration", at_least=0
+    )
+    epsilon_share: float = setting(0.1, "that share of the run's steps", "exploration", at_least=0, at_most=1)
+    epsilon_decay: str = setting(
+        "linear", "by equal differences or by equal ratios", "exploration", words=("linear", "multiplicative")
+    )
     epsilon_ladder: bool = setting(
         False, "instead, environment i of N keeps 0.4 ** (1 + 7 i / (N - 1)), as in Ape-X", "exploration"
     )
@@ -72,10 +78,7 @@ class DQN(Algorithm):
     )
     flush: int = setting(1, "items that an actor gathers before it sends them", "experience", at_least=1)
     pull_every: int = setting(
-        0,
-        "steps of each environment until an actor asks for newer parameters; 0 asks at every step",
-        "experience",
-        at_least=0,
+        0, "steps of each environment until an actor asks for newer parameters; 0: at each", "experience", at_least=0
     )
     hidden: tuple[int, ...] = setting(
         (128, 128), "units of each layer of the torso, for observations that are no images", "network", at_least=1
@@ -88,6 +91,10 @@ class DQN(Algorithm):
     def __post_init__(self) -> None:
         super().__post_init__()
         require_at_least(self, replay_size=self.replay_start)
+        if self.epsilon_decay == "multiplicative" and not (self.epsilon_start and self.epsilon_end):
+            raise UserError(
+                "--epsilon-decay multiplicative needs --epsilon-start and --epsilon-end above 0; or use linear."
+            )
 
     def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
         if spec.action.kind != "discrete":
@@ -101,28 +108,15 @@ class DQN(Algorithm):
         return build(spec, torso, heads, normalise=self.normalise_observations, network=network)
 
     def experience(self) -> Experience:
-        replay = Replay(
-            self.replay_size,
-            self.replay_start,
-            self.batch / self.update_every,
-            self.priority_exponent,
-            self.importance_exponent,
-            self.tolerance,
-            self.trim_every,
-        )
+        exponents = self.priority_exponent, self.importance_exponent
+        drawn = self.batch / self.update_every  # samples for each step
+        replay = Replay(self.replay_size, self.replay_start, drawn, *exponents, self.tolerance, self.trim_every)
         item = NStep(self.n_step, self.discount, self.clip_rewards, self.actor_priorities)
         return Experience(item, replay, self.batch * self.updates_per_draw, self.flush, self.pull_every)
 
     def optimiser(self, updates: int) -> Optimiser:
-        horizon = updates if self.anneal else 0
-        return Optimiser(
-            self.optimiser_name,
-            self.learning_rate,
-            self.optimiser_epsilon,
-            0.95,
-            self.max_gradient_norm,
-            horizon,
-        )
+        rule = self.optimiser_name, self.learning_rate, self.optimiser_epsilon, 0.95
+        return Optimiser(*rule, self.max_gradient_norm, horizon=updates if self.anneal else 0)
 
     def updates(self, steps: int, environments: int) -> int:
         return max(0, steps - self.replay_start) // self.update_every
@@ -137,10 +131,13 @@ class DQN(Algorithm):
     def epsilon(self, count: int, clock: Clock) -> Any:
         """The share of random actions (0 to 1): one number, or one for each of the actor's `count` environments."""
         if self.epsilon_ladder:
-            others = max(1, clock.actors * count - 1)
-            return 0.4 ** (1.0 + 7.0 * (clock.actor * count + np.arange(count)) / others)
-        fraction = min(1.0, clock.steps / self.epsilon_steps) if self.epsilon_steps else 1.0
-        return self.epsilon_start + fraction * (self.epsilon_end - self.epsilon_start)
+            numbers, last = clock.environments(count)
+            return 0.4 ** (1.0 + 7.0 * numbers / max(1, last))
+        steps = self.epsilon_steps or self.epsilon_share * clock.budget
+        progress = min(1.0, clock.steps / steps) if steps else 1.0
+        if self.epsilon_decay == "multiplicative":
+            return self.epsilon_start * (self.epsilon_end / self.epsilon_start) ** progress
+        return self.epsilon_start + progress * (self.epsilon_end - self.epsilon_start)
 
     def exploration(self, count: int, clock: Clock) -> float | None:
         return float(np.mean(self.epsilon(count, clock)))

@@ -109,11 +109,11 @@ class Impala(ActorCritic):
             advantage = standardised(xp, advantage, mean)
         policy_loss = -mean(log_prob * advantage)
         value_loss = 0.5 * mean(xp.square(goal - values[:-1]))
-        entropy = mean(policy.entropy())
-        loss = self.less_entropy(policy_loss + self.value_cost * value_loss, entropy)
+        both = policy_loss + self.value_cost * value_loss
+        loss, metrics = self.less_entropy(both, policy.entropy(), mean, step, coefficients)
         # the mean weight of the steps, 0 to 1; 1 without lag
         rho = mean(xp.exp(xp.clip(xp.stop_gradient(log_rho), None, 0.0)))
-        metrics = {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "entropy": entropy, "rho": rho}
+        metrics |= {"loss": loss, "policy_loss": policy_loss, "value_loss": value_loss, "rho": rho}
         error = goal - xp.stop_gradient(values[:-1])
         metrics["explained_variance"] = explained_variance(xp, goal, error, valid)
         return Loss(loss * xp.sum(valid) if self.summed else loss, metrics)

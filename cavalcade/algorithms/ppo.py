@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cavalcade.algorithms.actor_critic import ActorCritic, evaluated, policy_of, standardised, time_major
+from cavalcade.algorithms.actor_critic import FACTOR, ActorCritic, evaluated, policy_of, standardised, time_major
 from cavalcade.algorithms.contract import DRAW, Adaptation, Forward, Loss
 from cavalcade.config import setting
 from cavalcade.errors import UserError
@@ -52,6 +52,8 @@ class PPO(ActorCritic):
         metrics = {"explained_variance": explained_variance(xp, samples["goal"], advantage, step["valid"])}
         if self.surrogate == "penalty":
             samples["behaviour"] = step["behaviour"]
+        if FACTOR in step:
+            samples[FACTOR] = step[FACTOR]
         if self.memory:  # a sample is a whole unroll, with the carry before it
             samples["first"] = step["first"]
             return {**map(lambda leaf: xp.swapaxes(leaf, 0, 1), samples), "carry": items["carry"]}, metrics
@@ -70,15 +72,17 @@ class PPO(ActorCritic):
         epochs = [rng.permutation(samples)[:used].reshape(-1, size) for _ in range(self.epochs)]
         return np.concatenate(epochs)
 
-    def adaptation(self) -> Adaptation | None:
+    def adaptation(self, updates: int) -> Adaptation | None:
+        entropy = super().adaptation(updates)
         if self.surrogate == "clip":
-            return None
+            return entropy
         initial = {"kl_coefficient": KL_RULES[self.kl_rule].initial, DRAW: {"made": 0.0, "kl": 0.0, "going": 1.0}}
-        return Adaptation(initial, ("kl",), self._adapt)
+        return Adaptation(initial, ("kl",), self._adapt).beside(entropy)
 
     def _adapt(self, xp: Any, coefficients: Tree, metrics: dict) -> Tree:
-        """The coefficients after one update. `made`: updates of this draw so far; `kl`: the sum over this epoch so far,
-        divided by its minibatches; `going`: 0 for the rest of the draw once the policy has moved too far, else 1."""
+        """The penalty's coefficients after one update. `made`: updates of this draw so far; `kl`: the sum over this
+        epoch so far, divided by its minibatches; `going`: 0 for the rest of the draw once the policy has moved too far,
+        else 1."""
         rule, so_far, size = KL_RULES[self.kl_rule], coefficients[DRAW], self.minibatches_per_epoch
         made = so_far["made"] + 1.0
         kl = xp.where(so_far["made"] % size == 0, 0.0, so_far["kl"]) + metrics["kl"] / size
@@ -113,22 +117,20 @@ class PPO(ActorCritic):
         log_ratio = (policy.log_prob(samples["action"]) - samples["log_prob"]) * valid  # 0 if no transition
         ratio = policy_ratio(xp, log_ratio)
         value_loss = 0.5 * mean(xp.square(xp.squeeze(outputs["value"], -1) - samples["goal"]))
-        entropy = mean(policy.entropy())
-        metrics = {"value_loss": value_loss, "entropy": entropy}
+        entropy, metrics = policy.entropy(), {"value_loss": value_loss}
         if self.surrogate == "clip":
             policy_loss = mean(ppo_clip(xp, ratio, advantage, self.clip))
             moved = xp.stop_gradient(ratio) - 1.0
             metrics["approx_kl"] = mean(moved - xp.stop_gradient(log_ratio))  # Schulman's low-variance estimate
             metrics["clip_fraction"] = mean(xp.abs(moved) > self.clip)
-            loss = self.less_entropy(policy_loss, entropy)
         else:
             rule, coefficient = KL_RULES[self.kl_rule], coefficients["kl_coefficient"]
             kl = mean(policy_of(xp, spec, samples["behaviour"], samples["obs"]).kl(policy))
             penalty = kl_penalty(xp, rule, coefficient, kl, self.kl_target)
             policy_loss = mean(unbounded_surrogate(xp, ratio, advantage)) + penalty
             metrics |= {"kl": kl, "kl_coefficient": coefficient}
-            loss = self.less_entropy(policy_loss, entropy)
-            if rule.end:  # 0 stops the policy for the rest of the draw, but not the value
-                loss = loss * coefficients[DRAW]["going"]
+        loss, about_entropy = self.less_entropy(policy_loss, entropy, mean, samples, coefficients)
+        if self.surrogate == "penalty" and KL_RULES[self.kl_rule].end:
+            loss = loss * coefficients[DRAW]["going"]  # 0 stops the policy for the rest of the draw, but not the value
         loss = loss + self.value_cost * value_loss
-        return Loss(loss, {"loss": loss, "policy_loss": policy_loss, **metrics})
+        return Loss(loss, {"loss": loss, "policy_loss": policy_loss, **metrics, **about_entropy})

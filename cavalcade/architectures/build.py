@@ -84,7 +84,7 @@ def add_acting(
     """Actors, or predictors and environment workers; actor i belongs to the table and learner at i modulo their number.
     An actor or worker that fails is built anew alone, and only its unfinished items are lost."""
     wiring = x.wiring
-    numbered = [{"seed": x.seed, "actor": i, "actors": x.actors} for i in range(x.actors)]
+    numbered = [{"seed": x.seed, "actor": i, "actors": x.actors, "budget": x.steps} for i in range(x.actors)]
     if wiring.acting == "local":
         alone = Placement(restart="alone", imports=x.policy_imports)
         for i, about in enumerate(numbered):

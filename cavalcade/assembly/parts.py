@@ -43,6 +43,7 @@ class Parts:
     acts_in: str = "auto"  # auto, numpy, backend
     threads: int = 1
     options: dict = field(default_factory=dict)  # for the environment
+    actor_options: dict[str, list] = field(default_factory=dict)  # the same: values that actors take in turn
     network: Callable[[EnvSpec], Network] | None = None  # a user's own torso
     storage: str = "memory"  # of replay: memory, file, compressed
     writers: str = "here"  # of a table: here in its process, beside it in others, or away on other machines
@@ -147,14 +148,15 @@ class Parts:
     def environments(self, actor: int, incarnation: int = 0) -> Environments:
         """The environments of one actor. `incarnation`: how often it was built before; this changes its seeds."""
         seed = self.seed if not incarnation else stream_seed(self.seed, incarnation)
-        return envs.make(self.environment, self.envs, seed, actor, **self.options)
+        options = envs.options_of(actor, self.options, self.actor_options)
+        return envs.make(self.environment, self.envs, seed, actor, **options)
 
     def learner(self) -> Learner:
         """A learner whose schedules span the updates that `steps` environment steps lead to."""
         backend = backends.load(self.backend, self.threads, self.learner_device)
         places = self.experience.item.places(self.steps, self.spec.time_limit)
         updates = max(1, self.algorithm.updates(places, self.envs * self.actors))
-        made = Learner(self.algorithm, self.model, backend, self.algorithm.optimiser(updates), self.seed)
+        made = Learner(self.algorithm, self.model, backend, updates, self.seed)
         if self.origin is not None:
             made.begin_with(self.origin.params, self.origin.statistics)
         return made

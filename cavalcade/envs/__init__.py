@@ -14,6 +14,7 @@ import gymnasium as gym
 from gymnasium.vector import SyncVectorEnv, VectorEnv
 
 from cavalcade.envs import carried, toy
+from cavalcade.envs.actor_options import options_of, require_equal_spaces, require_values, variants
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.envs.copies import Copies, copies_of
 from cavalcade.envs.encoding import ActionDecoder, random_actions
@@ -40,9 +41,13 @@ __all__ = [
     "id_of",
     "make",
     "named",
+    "options_of",
     "random_actions",
+    "require_equal_spaces",
     "require_place",
+    "require_values",
     "stream_seed",
+    "variants",
 ]
 
 toy.register()

@@ -53,7 +53,7 @@ ARCHITECTURES: dict[str, tuple[Wiring, Callable[[Parts], Program]]] = {
     "paac": (paac.WIRING, paac.paac),
 }
 # arguments of `train` that are no settings
-KEYWORDS = ("out", "options", "network", "display", "settings", "callbacks", "from_run")
+KEYWORDS = ("out", "options", "actor_options", "network", "display", "settings", "callbacks", "from_run")
 LAUNCHERS: dict[str, Callable] = {"inprocess": InProcess, "process": Processes, "ray": RayRuntime}
 
 
@@ -66,7 +66,8 @@ class Experiment:
     settings: Settings
     algorithm: Algorithm
     spec: EnvSpec
-    options: dict  # of the environment
+    options: dict  # of the environment; evaluations have these
+    actor_options: dict[str, list]  # the same: values that actors take in turn, on top of `options`
     copies: envs.Copies  # what each actor steps
     network: Callable[[EnvSpec], Network] | None = None  # a user's own torso
     origin: str = ""  # the folder of the run whose policy this run begins from; empty if none
@@ -82,20 +83,27 @@ class Experiment:
         options: dict | None = None,
         network: Any = None,
         origin: str = "",
+        actor_options: dict | None = None,
     ) -> "Experiment":
         """Probe the environment, choose the system's settings for it, and refuse what does not fit together.
         `overrides`: settings of the algorithm that the user has changed; the preset that `settings` ask for fills in
-        others of the algorithm. Those of the run have been chosen before (`presets.run_settings`)."""
+        others of the algorithm. Those of the run have been chosen before (`presets.run_settings`). Of an option that
+        only `actor_options` have, the first value becomes that of evaluations."""
         envs.require_place(environment, settings.envs, settings.actors, settings.runtime)
-        spec = probe(environment, options or {})
+        each = envs.require_values(actor_options or {}, settings.actors)
+        options = {**{name: values[0] for name, values in each.items()}, **(options or {})}
+        spec = probe(environment, options)
+        kinds = envs.variants(options, each, settings.actors)
+        envs.require_equal_spaces(spec, options, kinds, lambda given: probe(environment, given))
         if settings.evaluations and envs.held(environment):
             check_same_spaces(spec, probe(envs.again(environment), {}))  # raises if no others like it can be made
         preset = find_preset(system, environment, settings.preset)
         settings = dataclasses.replace(settings, preset=preset.name)
         algorithm = algorithm_for(system, spec, overrides, preset)
         factory = adapt(network, settings.backend) if network is not None else None
-        copies = envs.copies_of(environment, spec, settings.envs, settings.vector, options or {})
-        made = cls(system, environment, settings, algorithm, spec, options or {}, copies, factory, origin, preset)
+        found = [envs.copies_of(environment, spec, settings.envs, settings.vector, kind) for kind in kinds]
+        copies = next((one for one in found if one.environment is environment), found[0])  # singly if one actor must
+        made = cls(system, environment, settings, algorithm, spec, options, each, copies, factory, origin, preset)
         # these only raise, before anything is written
         algorithm.minibatches(np.random.default_rng(0), made.parts.of_one_learner.experience.batch)
         algorithm.optimiser(1)
@@ -109,8 +117,8 @@ class Experiment:
         """The experiment of a config.json. An environment that only code can make and a network of the user's cannot be
         written there and have to be given again."""
         names = [field.name for field in dataclasses.fields(Settings)]
-        others = ("format", "system", "environment", "options", "algorithm", "custom_network", "from", "versions")
-        known = [*names, *others]
+        others = ("format", "system", "environment", "options", "actor_options", "algorithm", "custom_network", "from")
+        known = [*names, *others, "versions"]
         missing = [name for name in known if not isinstance(config, dict) or name not in config]
         if missing:
             raise UserError(f"This is not the config.json of a run: it has no '{missing[0]}'.")
@@ -123,7 +131,7 @@ class Experiment:
         settings = Settings(**{name: config[name] for name in names})
         # a run can be read on a machine without its device, and has the values of its preset, which may have changed
         anywhere = dataclasses.replace(settings, device="cpu", preset="none")
-        rest = (config["algorithm"], config["options"], network, config["from"] or "")
+        rest = (config["algorithm"], config["options"], network, config["from"] or "", config["actor_options"])
         made = cls.create(config["system"], given, anywhere, *rest)
         return dataclasses.replace(made, settings=settings)
 
@@ -175,6 +183,7 @@ class Experiment:
             s.acts_in,
             s.threads,
             self.options,
+            self.actor_options,
             self.network,
             s.storage,
             {"inprocess": "here", "process": "beside", "ray": "away"}[s.runtime],
@@ -233,6 +242,7 @@ class Experiment:
             "system": self.system,
             "environment": written(self.environment, self.spec.environment),
             "options": self.options,
+            "actor_options": self.actor_options,
             **dataclasses.asdict(self.settings),
             "algorithm": dataclasses.asdict(self.algorithm),
             "custom_network": self.network is not None,

@@ -22,9 +22,9 @@ PRIORITY = "priority"  # key of the new priorities of the samples beside the met
 class Computation:
     """The functions of one algorithm and model on one backend. They return a new state and do not keep it."""
 
-    def __init__(self, algorithm: Algorithm, model: Model, backend: Backend, rule: Rule, layout: Layout):
+    def __init__(self, algorithm: Algorithm, model: Model, backend: Backend, rule: Rule, layout: Layout, updates: int):
         self.algorithm, self.model, self.backend, self.rule, self.layout = algorithm, model, backend, rule, layout
-        self.adaptation, self.target = algorithm.adaptation(), algorithm.target()
+        self.adaptation, self.target = algorithm.adaptation(updates), algorithm.target()
         self.metric_names: list[str] = []  # of the rows that `step` returns; known after its first call
         self.gradient_names: list[str] = []  # the same for `gradients`
         self.seen_names: list[str] = []  # of the metrics of a draw, which `update` returns first

@@ -18,14 +18,14 @@ from cavalcade.learning import groups, reward_scaling
 from cavalcade.learning.computation import Computation
 from cavalcade.learning.groups import Rule
 from cavalcade.networks import Model
-from cavalcade.optimiser import Optimiser
 from cavalcade.tree import Layout, Tree
 
 
 class Learner:
     """The params, the optimiser's state, the statistics, the coefficients and the target params of one algorithm."""
 
-    def __init__(self, algorithm: Algorithm, model: Model, backend: Backend, optimiser: Optimiser, seed: int):
+    def __init__(self, algorithm: Algorithm, model: Model, backend: Backend, updates: int, seed: int):
+        """`updates`: how many the learner will make in the whole run, over which its schedules move."""
         self.algorithm, self.model, self.backend = algorithm, model, backend
         self.rng = np.random.default_rng((seed, 1))
         params = model.init(np.random.default_rng((seed, 0)))
@@ -35,6 +35,7 @@ class Learner:
         if algorithm.scales_rewards:
             statistics |= reward_scaling.fresh()
         self.moments_layout = Layout.of(statistics)
+        optimiser = algorithm.optimiser(updates)
         self.rule = Rule(backend, optimiser, groups.ranges(self.layout, model, optimiser))
         self.arrays: dict[str, Any] = {
             "params": backend.vector(vector),
@@ -42,7 +43,7 @@ class Learner:
             "updates": backend.load(np.int32(0), np.int32(0)),
         }
         self.arrays["optimiser"] = self.rule.init(self.arrays["params"])
-        text = Computation(algorithm, model, backend, self.rule, self.layout)
+        text = Computation(algorithm, model, backend, self.rule, self.layout, updates)
         self.text, self.adaptation, self.target = text, text.adaptation, text.target
         if self.target:
             self.arrays["target"] = backend.vector(vector)

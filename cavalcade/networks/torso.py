@@ -112,13 +112,13 @@ def conditioned(features: int, inputs: dict[str, int], make: Callable[[int], Net
     return Network(network.init, apply, network.features, inputs=names)
 
 
-def gaussian(inputs: int, size: int) -> Network:
-    """Features [N, inputs] -> [N, 2 size]: the mean, then the log standard deviation, which is learned and the same for
-    all observations (PPO's continuous policy)."""
+def gaussian(inputs: int, size: int, deviation: float = 1.0) -> Network:
+    """Features [N, inputs] -> [N, 2 size]: the mean, then the log standard deviation, which is learned, begins at that
+    of `deviation` and is the same for all observations (PPO's continuous policy)."""
     mean = linear(inputs, size, "orthogonal", 0.01)
 
     def init(rng: Rng) -> Tree:
-        return {"mean": mean.init(rng), "log_std": np.zeros(size, np.float32)}
+        return {"mean": mean.init(rng), "log_std": np.full(size, np.log(deviation), np.float32)}
 
     def apply(xp: Any, params: Tree, x: Any) -> Any:
         centre = mean.apply(xp, params["mean"], x)

@@ -29,6 +29,7 @@ METRICS = {
     "policy_loss": Metric("loss/policy", "the part that moves the policy towards better actions"),
     "value_loss": Metric("loss/value", "half the squared error of the predicted returns"),
     "entropy": Metric("learning/entropy", "of the policy, in nats: falls as it makes up its mind; 0 is no choice left"),
+    "entropy_cost": Metric("learning/entropy_cost", "with a schedule: the weight of the entropy in the loss"),
     "explained_variance": Metric(
         "learning/explained_variance",
         "how much of the returns' variance the values predict: 1 is all, 0 none; less misleads (no lower than -1)",

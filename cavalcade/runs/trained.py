@@ -114,7 +114,7 @@ def play(
         obs, first, carry = pool.reset(), np.ones(1, np.bool_), policy.model.carry(1)
         frames, total, noise = [pool.render()], 0.0, noise_of(policy, 1, seed, sampled)
         while len(frames) <= max_steps:
-            action, _, carry = policy.act(obs, carry, first, noise())
+            action, _, carry = policy.act(obs, carry, first, noise(first))
             step = pool.step(action)
             obs, first, total = step.observation, step.first, total + float(step.reward[0])
             if step.episodes:

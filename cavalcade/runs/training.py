@@ -24,6 +24,7 @@ def train(
     *,
     out: str | Path | None = None,
     options: dict | None = None,
+    actor_options: dict[str, list] | None = None,
     network: Any = None,
     display: bool | None = None,
     from_run: str | Path | None = None,
@@ -33,12 +34,12 @@ def train(
 ) -> Run:
     """Train `system` on `environment` and return the run. Every setting of the run and of the algorithm is a keyword.
     `settings`: all of them in one object (`cavalcade.settings`), of which keywords change some. `from_run`: the run
-    folder whose policy the run begins from. `display`: True draws a panel, False prints nothing, None chooses.
+    folder whose policy the run begins from. `actor_options`: by name of an option of the environment, the values that
+    actors take in turn. `display`: True draws a panel, False prints nothing, None chooses.
     `callbacks`: are told what happens and may end the run (`callbacks.py`)."""
     callbacks = require_callbacks(callbacks)
-    experiment = planned(
-        system, environment, options=options, network=network, from_run=from_run, settings=settings, **overrides
-    )
+    given = {"options": options, "network": network, "from_run": from_run, "settings": settings}
+    experiment = planned(system, environment, actor_options=actor_options, **given, **overrides)
     return _start(experiment, out, display, callbacks)
 
 
@@ -50,6 +51,7 @@ def planned(
     network: Any = None,
     from_run: str | Path | None = None,
     settings: Settings | None = None,
+    actor_options: dict | None = None,
     **overrides: Any,
 ) -> Experiment:
     """What `train` would run with the same arguments, with every setting decided; nothing is written or started."""
@@ -64,7 +66,7 @@ def planned(
     ours = {name: values.pop(name) for name in described(Settings) if name in values}
     origin = "" if from_run is None else str(Path(from_run).resolve())
     chosen = run_settings(system, environment, ours)
-    return Experiment.create(system, environment, chosen, values, options, network, origin)
+    return Experiment.create(system, environment, chosen, values, options, network, origin, actor_options)
 
 
 def resume(

@@ -7,14 +7,15 @@ import numpy as np
 import pytest
 
 from cavalcade import tree
+from cavalcade.acting.noise import NoiseStream
 from cavalcade.algorithms import Clock
 from cavalcade.backends.numpy_backend import acting as numpy_namespace
 from cavalcade.envs.spaces import observation_spec
-from cavalcade.experiment import ALGORITHMS
+from cavalcade.experiment import ALGORITHMS, Experiment, Settings
 from cavalcade.networks.activations import ACTIVATIONS
 from cavalcade.optimiser import NAMES
 from cavalcade.tree import Layout
-from tests.learning.test_learner import parts_of, random_items, vector
+from tests.learning.test_learner import CASES, parts_of, random_items, vector
 
 CHOICES = {  # for words, another one that means something
     "optimiser_name": list(NAMES),
@@ -23,23 +24,30 @@ CHOICES = {  # for words, another one that means something
     "surrogate": ["clip", "penalty"],
     "kl_rule": ["ppo", "rllib", "heess"],
     "correction": ["vtrace", "one-step", "epsilon", "none"],
+    "epsilon_decay": ["linear", "multiplicative"],
 }
+
+
+BINDS = {"entropy_ladder": 2.0}  # where half of the default is not allowed
 
 
 def other_values(field: dataclasses.Field) -> list:
     default = field.default
+    if default is None:
+        return [0.5]
     if isinstance(default, bool):
         return [not default]
     if isinstance(default, int):
         return sorted({default + 1, max(1, default // 2)} - {default})
     if isinstance(default, float):
-        return [default / 2 + 0.01]
+        return [BINDS.get(field.name, default / 2 + 0.01)]
     if isinstance(default, tuple):
         return [(32,), (8, 8, 8)]
     assert field.name in CHOICES, f"say which words {field.name} may be"
     return [word for word in CHOICES[field.name] if word != default]
 
 
+CLOCK = Clock(500, 1, 3, 10_000)  # a twentieth of the run is done
 CHANGES = [
     (name, field.name, value)
     for name, kind in ALGORITHMS.items()
@@ -59,18 +67,20 @@ WITH = {
     "rho_bar": {"rho_bar": 0.3},
     "clip": {"clip": 0.01},
     "replay_size": {"impala": {"replay_share": 0.5}},
-    "epsilon_start": {"epsilon_steps": 10_000},
+    "entropy_ladder": {"entropy_cost": 0.1},
 }
+GAUSSIAN = ("initial_deviation", "noise_correlation")  # which matter for continuous actions
 
 
-def effects(name: str, **settings) -> list:
+def effects(name: str, environment: str, settings: dict) -> list:
     """What a run with these settings is made of: as numbers and words that can be compared."""
-    parts = parts_of(name, "numpy", **settings)
+    run, (system, _, small) = Settings(steps=10_000, backend="numpy", envs=4), CASES[name]
+    parts = Experiment.create(system, environment, run, {**small, **settings}).parts
     algorithm, spec, rng = parts.algorithm, parts.spec, np.random.default_rng(0)
     declared = [algorithm.experience(), algorithm.optimiser(100), algorithm.updates(100_000, 8), algorithm.target()]
     declared += [algorithm.max_lag, algorithm.adds_gradients, algorithm.scales_rewards, algorithm.extras(spec)]
-    declared += [algorithm.exploration(4, Clock(500, 1, 3)), parts.plan.sizes]
-    if adaptation := algorithm.adaptation():
+    declared += [algorithm.exploration(4, CLOCK), parts.plan.sizes]
+    if adaptation := algorithm.adaptation(100):
         for value in np.geomspace(1e-4, 1.0, 30):
             coefficients = adaptation.initial
             for _ in range(20):  # updates, of more than one draw
@@ -78,8 +88,10 @@ def effects(name: str, **settings) -> list:
                 coefficients = adaptation.rule(numpy_namespace, coefficients, given)
             declared.append(coefficients)
     policy, learner = parts.policy(), parts.learner()
-    observations = np.random.default_rng(1).standard_normal((4, 4)).astype(np.float32)
-    noise = algorithm.noise(spec, rng, 4, Clock(500, 1, 3))
+    observations = np.random.default_rng(1).standard_normal(spec.zeros(4).shape).astype(np.float32)
+    noise = NoiseStream(algorithm, spec, rng, 4)
+    noise.draw(CLOCK, np.ones(4, np.bool_))
+    noise = noise.draw(CLOCK, np.zeros(4, np.bool_))
     acted = policy.act(observations, policy.model.carry(4), np.zeros(4, np.bool_), noise)
     for seed in range(3):
         items = random_items(parts, seed)
@@ -99,7 +111,8 @@ def test_every_setting_changes_something(name):
             before, value = {}, before[field]
         if getattr(parts_of(name, "numpy").algorithm, field) == value:  # these tests have it otherwise already
             value = getattr(ALGORITHMS[name](), field)
-        if effects(name, **before) == effects(name, **{**before, field: value}):
+        where = "Pendulum-v1" if field in GAUSSIAN else "CartPole-v1"
+        if effects(name, where, before) == effects(name, where, {**before, field: value}):
             idle.append(f"{field}={value}")
     assert set(idle) == {f"convolution={other}" for other in CHOICES["convolution"] if other != "auto"}
 

@@ -94,7 +94,7 @@ def test_auto_leaves_small_networks_on_the_cpu():
 def test_the_cpu_by_name_is_the_default_to_the_bit(backend):
     parts, paths = parts_of("dqn", backend), []
     for library in (backends.load(backend, 1), backends.load(backend, 1, "cpu")):
-        learner = Learner(parts.algorithm, parts.model, library, parts.algorithm.optimiser(100), seed=0)
+        learner = Learner(parts.algorithm, parts.model, library, 100, seed=0)
         metrics = [learner.update(random_items(parts, draw)) for draw in range(3)]
         paths.append((metrics, vector(learner).tolist()))
     assert paths[0] == paths[1]

@@ -89,7 +89,7 @@ def test_the_penalised_loss(backend, rule, going, policy_loss):
 
 def walked(rule, kls):
     """Coefficient and whether the policy may move, after each update with these divergences; the target is 0.01."""
-    adaptation = ppo_of(kl_rule=rule).algorithm.adaptation()  # two epochs of two minibatches
+    adaptation = ppo_of(kl_rule=rule).algorithm.adaptation(100)  # two epochs of two minibatches
     xp, now, path = backends.load("numpy").xp, tree.map(np.float32, adaptation.initial), []
     for kl in kls:
         now = adaptation.rule(xp, now, {"kl": np.float32(kl)})

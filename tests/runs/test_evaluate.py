@@ -147,9 +147,10 @@ def test_dqn_samples_with_its_last_epsilon(tmp_path):
     policy = cavalcade.load_policy(run.path)
     from cavalcade.acting.evaluation import noise_of
 
-    assert noise_of(policy, 3, 0, False)() is None
+    begun = np.ones(3, np.bool_)
+    assert noise_of(policy, 3, 0, False)(begun) is None
     draw = noise_of(policy, 3, 0, True)
-    assert all(draw()["explore"].all() for _ in range(5)), "an epsilon of one"
+    assert all(draw(begun)["explore"].all() for _ in range(5)), "an epsilon of one"
 
 
 def test_the_best_policy_may_be_chosen_by_sampled_episodes(tmp_path, capsys):

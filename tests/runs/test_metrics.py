@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 SMALL = {"backend": "numpy", "hidden": (8,), "envs": 4, "display": False, "rows": 5, "evaluation_episodes": 2}
 OF_REPLAY = {"replay_start": 64, "batch": 16, "update_every": 8, "updates_per_draw": 1}
 RUNS = {
-    "dqn": ("dqn", {**OF_REPLAY, "steps": 400}),
+    "dqn": ("dqn", {**OF_REPLAY, "steps": 400, "epsilon_share": 1.0}),
     "ppo": ("ppo", {"unroll": 8, "epochs": 1, "steps": 320}),
     "ppo, penalty": ("ppo", {"unroll": 8, "epochs": 1, "steps": 200, "surrogate": "penalty", "evaluations": 0}),
     "impala": ("impala", {"unroll": 5, "batch": 4, "steps": 400}),
@@ -175,7 +175,7 @@ def test_rates_fall_as_the_run_goes_on(made):
         assert values == sorted(set(values), reverse=True) and values[0] < 1.0, name
     algorithm = DQN(**{k: tuple(v) if isinstance(v, list) else v for k, v in made("dqn").config["algorithm"].items()})
     assert rows[-1]["learning_rate"] == algorithm.optimiser(algorithm.updates(400, 4)).rate(rows[-1]["updates"])
-    assert rows[-1]["exploration_rate"] == algorithm.exploration(4, Clock(400))
+    assert rows[-1]["exploration_rate"] == algorithm.exploration(4, Clock(400, budget=400))
     assert all("exploration_rate" not in row for row in made("ppo").rows())
 
 
