@@ -21,10 +21,8 @@ from cavalcade.tree import Tree
 class A2C(ActorCritic):
     """One update from each batch of unrolls."""
 
-    gae_lambda: float = 1.0  # 1 gives the n-step returns of the paper
-    unroll: int = 8  # 5 in the paper, called t_max
-    optimiser_name: str = "rmsprop"
-    learning_rate: float = 7e-4
+    learning_rate: float = 2e-3
+    entropy_cost: float = 0.003
     normalise_advantages: bool = False
     queue_batches: int = setting(
         1, "that may wait for the learner; with more than one the policy may have moved since", "experience", at_least=1

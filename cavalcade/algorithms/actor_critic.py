@@ -28,11 +28,11 @@ FACTOR = "entropy_factor"  # key of what the entropy's cost is multiplied by, be
 class ActorCritic(Algorithm):
     """The settings and functions of A2C, PPO and IMPALA, which learn from unrolls."""
 
-    discount: float = setting(0.99, DISCOUNT, "learning", at_least=0, at_most=1)
+    discount: float = setting(0.995, DISCOUNT, "learning", at_least=0, at_most=1)
     gae_lambda: float = setting(
         0.95, "0 trusts the values after one step, 1 only the rewards of the unroll", "learning", at_least=0, at_most=1
     )
-    unroll: int = setting(64, "steps of each environment in one update", "learning", at_least=1)
+    unroll: int = setting(32, "steps of each environment in one update", "learning", at_least=1)
     learning_rate: float = setting(1e-3, "step size of the optimiser", "learning", at_least=0)
     anneal: bool = setting(True, "the learning rate falls linearly to zero over the run", "learning")
     value_cost: float = setting(
@@ -65,7 +65,7 @@ class ActorCritic(Algorithm):
     optimiser_epsilon: float = setting(1e-5, "added where the optimiser divides", "learning", at_least=0)
     optimiser_decay: float = setting(0.99, "of the running means of rmsprop", "learning", at_least=0, below=1)
     normalise_advantages: bool = setting(True, "to mean 0 and deviation 1 in every minibatch", "learning")
-    normalise_observations: bool = setting(False, "by their running mean and deviation; images are not", "network")
+    normalise_observations: bool = setting(True, "by their running mean and deviation; images are not", "network")
     normalise_rewards: bool = setting(True, "in units of the deviation of their discounted sums", "learning")
     clip_rewards: bool = setting(False, "to -1 .. 1, as on Atari", "learning")
     hidden: tuple[int, ...] = setting((64, 64), HIDDEN, "network", at_least=1)

@@ -29,7 +29,6 @@ EPSILON = 1e-6  # inside the logarithm of the policy, as in GA3C
 class Impala(ActorCritic):
     """One update from each batch of unrolls, which actors made while the learner went on."""
 
-    gae_lambda: float = 1.0  # of the traces; 1 in the paper
     correction: str = setting("vtrace", "of the lag between actors and learner", "learning", words=CORRECTIONS)
     rho_bar: float = setting(
         1.0,
@@ -38,8 +37,7 @@ class Impala(ActorCritic):
         above=0,
     )
     c_bar: float = setting(1.0, "decides only how far corrections reach back", "learning", above=0)
-    unroll: int = 20
-    batch: int = setting(16, "unrolls of one update; 32 in the paper", "learning", at_least=1)
+    batch: int = setting(8, "unrolls of one update; 32 in the paper", "learning", at_least=1)
     queue_batches: int = setting(
         2,
         "that may wait for the learner, which bounds how old they get; 1 is nearly lock step",
@@ -60,9 +58,8 @@ class Impala(ActorCritic):
     # The paper sums its losses over batch and time, so its learning rate and largest norm hold only for its batch of
     # 32 x 20 steps. With means they hold for any batch, and those of the other actor-critics are used here.
     summed: bool = setting(False, "losses are summed over batch and time instead of averaged", "learning")
-    entropy_cost: float = 0.01
-    optimiser_name: str = "rmsprop"
-    learning_rate: float = 7e-4
+    learning_rate: float = 2e-3
+    entropy_cost: float = 0.003
     normalise_advantages: bool = False
 
     max_lag: ClassVar[int | None] = None

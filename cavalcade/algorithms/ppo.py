@@ -28,15 +28,25 @@ from cavalcade.tree import Tree, map
 class PPO(ActorCritic):
     """`epochs` times `minibatches_per_epoch` updates from each batch of unrolls."""
 
-    epochs: int = setting(4, "how often each batch is gone through", "learning", at_least=1)
-    minibatches_per_epoch: int = setting(4, "into which a batch is cut, an update each", "learning", at_least=1)
+    unroll: int = 256
+    learning_rate: float = 5e-4
+    epochs: int = setting(10, "how often each batch is gone through", "learning", at_least=1)
+    minibatches_per_epoch: int = setting(
+        16, "into which a batch is cut, an update each; with memory at most one for each unroll", "learning", at_least=1
+    )
     surrogate: str = setting("clip", "what bounds the policy's move", "learning", words=("clip", "penalty"))
     clip: float = setting(0.2, "how far the ratio of new to old probabilities counts", "learning", at_least=0)
     kl_rule: str = setting("ppo", "how the penalty's coefficient changes", "learning", words=tuple(KL_RULES))
     kl_target: float = setting(0.01, "divergence per draw that the penalty aims at", "learning", above=0)
 
     def updates(self, steps: int, environments: int) -> int:
-        return steps // (self.unroll * environments) * self.epochs * self.minibatches_per_epoch
+        return steps // (self.unroll * environments) * self.epochs * self._cuts(environments)
+
+    def _cuts(self, items: int) -> int:
+        """How many minibatches an epoch of `items` unrolls has. With memory a minibatch consists of whole unrolls; the
+        rule of the penalty needs the number that was asked for."""
+        fewer = self.memory and self.surrogate == "clip"
+        return min(self.minibatches_per_epoch, items) if fewer else self.minibatches_per_epoch
 
     def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, target: Any, items: Tree) -> tuple[Tree, dict]:
         _, values, step = evaluated(xp, forward, items, ("value",))
@@ -62,13 +72,13 @@ class PPO(ActorCritic):
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
         samples = items if self.memory else items * self.unroll
-        size = samples // self.minibatches_per_epoch
+        size = samples // self._cuts(items)
         if size == 0:
             raise UserError(
                 f"A batch of {items} unrolls cannot be cut into {self.minibatches_per_epoch} minibatches; "
                 "use more --envs or fewer --minibatches-per-epoch."
             )
-        used = size * self.minibatches_per_epoch
+        used = size * self._cuts(items)
         epochs = [rng.permutation(samples)[:used].reshape(-1, size) for _ in range(self.epochs)]
         return np.concatenate(epochs)
 

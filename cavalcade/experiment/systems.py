@@ -63,9 +63,35 @@ _APEX_PIXELS = {
     "clip_rewards": True,
 }
 
+# Mnih 2016, section 8: n-step returns with t_max = 5 and shared RMSProp.
+_A3C_PIXELS = {
+    "discount": 0.99,
+    "gae_lambda": 1.0,
+    "unroll": 5,
+    "optimiser_name": "rmsprop",
+    "learning_rate": 7e-4,
+    "entropy_cost": 0.01,
+    "clip_rewards": True,
+    "normalise_rewards": False,
+}
+
+# Schulman 2017, table 5, with 8 environments.
+_PPO_PIXELS = {
+    "discount": 0.99,
+    "unroll": 128,
+    "epochs": 3,
+    "minibatches_per_epoch": 4,
+    "learning_rate": 2.5e-4,
+    "clip": 0.1,
+    "entropy_cost": 0.01,
+    "clip_rewards": True,
+}
+
 # Espeholt 2018, table G.1. In the paper a lost life ends an episode: --option life_loss_info=true. Its deep network is
 # --convolution impala, on a CPU twelve times slower than the network chosen here, which is about its shallow one.
 _IMPALA_PIXELS = {
+    "discount": 0.99,
+    "gae_lambda": 1.0,
     "unroll": 20,
     "batch": 32,
     "value_cost": 0.5,
@@ -92,20 +118,14 @@ SYSTEMS = {
         "sync",
         "Mnih et al. 2016, Asynchronous methods for deep reinforcement learning",
         "advantage actor-critic in lock step",
-        pixels={"unroll": 5, "entropy_cost": 0.01, "clip_rewards": True, "normalise_rewards": False},
+        pixels=_A3C_PIXELS,
     ),
     "ppo": System(
         "ppo",
         "sync",
         "Schulman et al. 2017, Proximal policy optimization algorithms",
         "clipped surrogate, several epochs of minibatches; recurrent with --memory",
-        pixels={
-            "learning_rate": 2.5e-4,
-            "clip": 0.1,
-            "entropy_cost": 0.01,
-            "clip_rewards": True,
-            "epochs": 3,
-        },
+        pixels=_PPO_PIXELS,
     ),
     "apex-dqn": System(
         "dqn",
@@ -146,7 +166,7 @@ SYSTEMS |= {
         "Mnih et al. 2016, Asynchronous methods for deep reinforcement learning",
         "workers change shared parameters without a lock; across machines: --updates parameter-server",
         settings={"optimiser_name": "rmsprop", "learning_rate": 7e-4, "optimiser_epsilon": 1e-5},
-        pixels={"unroll": 5, "entropy_cost": 0.01, "clip_rewards": True, "normalise_rewards": False},
+        pixels=_A3C_PIXELS,
     ),
     "ga3c": System(
         "a2c",
@@ -154,13 +174,14 @@ SYSTEMS |= {
         "Babaeizadeh et al. 2017, Reinforcement learning through asynchronous advantage actor-critic on a GPU",
         "predictors answer many agents together, a training queue feeds trainers; adjusted with --adjust-every",
         settings={"queue_batches": 2, "log_epsilon": 1e-6},
-        pixels={"unroll": 5, "entropy_cost": 0.01, "clip_rewards": True, "normalise_rewards": False},
+        pixels=_A3C_PIXELS,
     ),
     "dppo": System(
         "ppo",
         "dppo",
         "Heess et al. 2017, Emergence of locomotion behaviours in rich environments",
         "workers average their gradients at every update; the slowest may be left out (--stragglers)",
+        pixels=_PPO_PIXELS,
     ),
     "seed-impala": System(
         "impala",
@@ -174,7 +195,7 @@ SYSTEMS |= {
         "paac",
         "Clemente et al. 2017, Efficient parallel methods for deep reinforcement learning",
         "advantage actor-critic in lock step, one policy for all environment workers",
-        pixels={"unroll": 5, "entropy_cost": 0.01, "clip_rewards": True, "normalise_rewards": False},
+        pixels=_A3C_PIXELS,
     ),
 }
 

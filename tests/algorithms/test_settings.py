@@ -72,10 +72,16 @@ WITH = {
 GAUSSIAN = ("initial_deviation", "noise_correlation")  # which matter for continuous actions
 
 
+def defaults(name: str, environment: str, settings: dict):
+    """The parts of a run with these settings and small networks, without a preset."""
+    system, _, small = CASES[name]
+    run = Settings(steps=10_000, backend="numpy", envs=4, preset="none")
+    return Experiment.create(system, environment, run, {**small, **settings}).parts
+
+
 def effects(name: str, environment: str, settings: dict) -> list:
     """What a run with these settings is made of: as numbers and words that can be compared."""
-    run, (system, _, small) = Settings(steps=10_000, backend="numpy", envs=4), CASES[name]
-    parts = Experiment.create(system, environment, run, {**small, **settings}).parts
+    parts = defaults(name, environment, settings)
     algorithm, spec, rng = parts.algorithm, parts.spec, np.random.default_rng(0)
     declared = [algorithm.experience(), algorithm.optimiser(100), algorithm.updates(100_000, 8), algorithm.target()]
     declared += [algorithm.max_lag, algorithm.adds_gradients, algorithm.scales_rewards, algorithm.extras(spec)]
@@ -109,7 +115,9 @@ def test_every_setting_changes_something(name):
         before = before.get(name, {}) if field == "replay_size" else before
         if field in before:  # a value at which it binds, against its default
             before, value = {}, before[field]
-        if getattr(parts_of(name, "numpy").algorithm, field) == value:  # these tests have it otherwise already
+        if (
+            getattr(defaults(name, "CartPole-v1", {}).algorithm, field) == value
+        ):  # these tests have it otherwise already
             value = getattr(ALGORITHMS[name](), field)
         where = "Pendulum-v1" if field in GAUSSIAN else "CartPole-v1"
         if effects(name, where, before) == effects(name, where, {**before, field: value}):
