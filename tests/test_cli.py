@@ -231,7 +231,12 @@ def said_by(arguments: list[str], capfd) -> tuple[int, str, str]:
 IMPOSSIBLE = [
     *("ppo --seed -1", "ppo --evaluations -1", "ppo --threads -2", "ppo --target nan", "ppo --activation swoosh"),
     *("ppo --convolution swoosh", "ppo --optimiser-name swoosh", "ppo --unroll 0", "ppo --epochs 0", "ppo --memory -3"),
-    *("ppo --minibatches-per-epoch 0", "ppo --minibatches-per-epoch 500", "ppo --hidden 0", "ppo --envs 0"),
+    *(
+        "ppo --minibatches-per-epoch 0",
+        "ppo --minibatches-per-epoch 500 --surrogate penalty",
+        "ppo --hidden 0",
+        "ppo --envs 0",
+    ),
     *("dqn --n-step 0", "dqn --batch 0", "dqn --update-every 0", "dqn --updates-per-draw 0", "dqn --target-period 0"),
     *("dqn --replay-start 0", "dqn --replay-size 10"),
 ]

@@ -32,7 +32,7 @@ class PPO(ActorCritic):
     learning_rate: float = 5e-4
     epochs: int = setting(10, "how often each batch is gone through", "learning", at_least=1)
     minibatches_per_epoch: int = setting(
-        16, "into which a batch is cut, an update each; with memory at most one for each unroll", "learning", at_least=1
+        16, "an update each; at most one for each step, with memory for each unroll", "learning", at_least=1
     )
     surrogate: str = setting("clip", "what bounds the policy's move", "learning", words=("clip", "penalty"))
     clip: float = setting(0.2, "how far the ratio of new to old probabilities counts", "learning", at_least=0)
@@ -43,10 +43,14 @@ class PPO(ActorCritic):
         return steps // (self.unroll * environments) * self.epochs * self._cuts(environments)
 
     def _cuts(self, items: int) -> int:
-        """How many minibatches an epoch of `items` unrolls has. With memory a minibatch consists of whole unrolls; the
-        rule of the penalty needs the number that was asked for."""
-        fewer = self.memory and self.surrogate == "clip"
-        return min(self.minibatches_per_epoch, items) if fewer else self.minibatches_per_epoch
+        """How many minibatches an epoch of `items` unrolls has: no more than there are samples. The rule of the penalty
+        counts epochs by the number that was asked for, so there it stays."""
+        if self.surrogate == "penalty":
+            return self.minibatches_per_epoch
+        return min(self.minibatches_per_epoch, self._samples(items))
+
+    def _samples(self, items: int) -> int:
+        return items if self.memory else items * self.unroll  # with memory a sample is a whole unroll
 
     def prepare(self, xp: Any, spec: EnvSpec, forward: Forward, target: Any, items: Tree) -> tuple[Tree, dict]:
         _, values, step = evaluated(xp, forward, items, ("value",))
@@ -71,7 +75,7 @@ class PPO(ActorCritic):
         return flat, metrics
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
-        samples = items if self.memory else items * self.unroll
+        samples = self._samples(items)
         size = samples // self._cuts(items)
         if size == 0:
             raise UserError(

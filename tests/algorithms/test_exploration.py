@@ -23,7 +23,9 @@ BOX = EnvSpec("", Leaf("box", (1,), "float32"), Leaf("box", (2,), "float32", low
 
 
 def experiment(system="ppo", environment="CartPole-v1", actors=1, backend="numpy", steps=1_000, row=None, **settings):
-    run = Settings(steps=steps, seed=3, backend=backend, envs=4, actors=actors, evaluations=0, **(row or {}))
+    run = Settings(
+        steps=steps, seed=3, backend=backend, envs=4, actors=actors, evaluations=0, preset="none", **(row or {})
+    )
     return Experiment.create(system, environment, run, {**SMALL, **settings})
 
 
@@ -201,7 +203,7 @@ def test_ratios_need_numbers_above_zero():
 @pytest.mark.parametrize("acting", ["local", "central"])
 def test_actors_know_the_steps_of_the_whole_run(acting):
     small = {"hidden": (8,), "replay_start": 100}
-    run = Settings(steps=1_000, backend="numpy", envs=2, actors=2, evaluations=0, acting=acting)
+    run = Settings(steps=1_000, backend="numpy", envs=2, actors=2, evaluations=0, acting=acting, preset="none")
     runtime = Experiment.create("dqn", "CartPole-v1", run, small).launch()
     try:
         while runtime.steps() < 48:
