@@ -21,8 +21,10 @@ from cavalcade.tree import Tree
 class A2C(ActorCritic):
     """One update from each batch of unrolls."""
 
+    discount: float = 0.999
+    gae_lambda: float = 0.98
     learning_rate: float = 2e-3
-    entropy_cost: float = 0.003
+    entropy_cost: float = 0.01
     normalise_advantages: bool = False
     queue_batches: int = setting(
         1, "that may wait for the learner; with more than one the policy may have moved since", "experience", at_least=1

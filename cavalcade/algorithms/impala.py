@@ -58,8 +58,10 @@ class Impala(ActorCritic):
     # The paper sums its losses over batch and time, so its learning rate and largest norm hold only for its batch of
     # 32 x 20 steps. With means they hold for any batch, and those of the other actor-critics are used here.
     summed: bool = setting(False, "losses are summed over batch and time instead of averaged", "learning")
+    discount: float = 0.999
+    gae_lambda: float = 0.98  # of the traces; 1 in the paper
     learning_rate: float = 2e-3
-    entropy_cost: float = 0.003
+    entropy_cost: float = 0.01
     normalise_advantages: bool = False
 
     max_lag: ClassVar[int | None] = None

@@ -77,10 +77,10 @@ def test_python_dash_m_says_what_the_console_script_says(line, installed, here):
 
 def test_an_environment_of_ones_own(installed, here):
     """Its module lies in the working directory. Options are read as Python or JSON has them, numbers as people do."""
-    line = f"train ppo my_envs:Mine-v0 --option image=False --steps 1e3 {BRIEF} --out runs/mine"
+    line = f"train ppo my_envs:Mine-v0 --option image=False --steps 3e3 {BRIEF} --out runs/mine"
     succeeded(installed.cavalcade(line, here))
     config = json.loads((here / "runs/mine/config.json").read_text())
-    assert config["options"] == {"image": False} and config["steps"] == 1_000
+    assert config["options"] == {"image": False} and config["steps"] == 3_000
     policy = json.loads((here / "runs/mine/policy/policy.json").read_text())
     assert policy["spec"]["observation"]["leaf"]["shape"] == [3]
     judged = succeeded(installed.cavalcade("evaluate runs/mine --episodes 3 --json", here))
@@ -91,7 +91,7 @@ FUNCTION = """
 import cavalcade
 from my_envs import short_cartpole
 
-run = cavalcade.train("ppo", short_cartpole, steps=1_000, backend="numpy", evaluations=1, out="runs/function")
+run = cavalcade.train("ppo", short_cartpole, steps=3_000, backend="numpy", evaluations=1, out="runs/function")
 """
 
 
@@ -102,7 +102,7 @@ def test_an_environment_by_a_function(installed, here):
     refused(installed.cavalcade("play runs/function", here), "--environment module:function")
     judged = "evaluate runs/function --episodes 3 --environment my_envs:short_cartpole --json"
     assert json.loads(succeeded(installed.cavalcade(judged, here)))["max"] <= 50
-    trained = f"train ppo --environment my_envs:short_cartpole --steps 1000 {BRIEF} --out runs/named"
+    trained = f"train ppo --environment my_envs:short_cartpole --steps 3000 {BRIEF} --out runs/named"
     succeeded(installed.cavalcade(trained, here))
     assert json.loads(succeeded(installed.cavalcade("evaluate runs/named --episodes 3 --json", here)))["max"] <= 50
 
@@ -144,7 +144,7 @@ ENVIRONMENTS = {  # what each says names the environment, what came and what was
 
 @pytest.mark.parametrize("name", ENVIRONMENTS)
 def test_an_environment_that_does_not_do_what_it_declares(name, installed, here):
-    line = f"train ppo my_envs:{name} --steps 1000 {BRIEF} --out runs/misfit"
+    line = f"train ppo my_envs:{name} --steps 3000 {BRIEF} --out runs/misfit"
     refused(installed.cavalcade(line, here), ENVIRONMENTS[name])
 
 
