@@ -124,7 +124,7 @@ class Noting(Learner):
 
 def noting(parts):
     made = parts.learner()
-    return Noting(made.algorithm, made.model, made.backend, made.rule.settings, parts.seed)
+    return Noting(made.algorithm, made.model, made.backend, made.rule.settings.horizon or 1, parts.seed)
 
 
 def numbered(parts, start, count):

@@ -1,5 +1,6 @@
 """Networks and models: the same numbers in every library, the sizes of the papers, and memory that forgets on time."""
 
+from dataclasses import replace
 from functools import partial
 
 import gymnasium as gym
@@ -455,7 +456,10 @@ def test_policy_and_value_have_torsos_of_their_own_unless_shared_remembered_or_s
         assert set(made.torsos) == {"shared"}
 
 
-@pytest.mark.parametrize("algorithm", [ActorCritic(hidden=()), ActorCritic(hidden=(), memory=5), DQN(hidden=())])
+LINEAR = ActorCritic(hidden=(), normalise_observations=False)
+
+
+@pytest.mark.parametrize("algorithm", [LINEAR, replace(LINEAR, memory=5), DQN(hidden=())])
 def test_no_hidden_layers_is_a_linear_model(algorithm):
     """The parameters pass through the flat vector, as they do in every learner and policy."""
     spec = EnvSpec("", observation_spec(SPACES["box"]), action_spec(gym.spaces.Discrete(3)))
@@ -465,7 +469,7 @@ def test_no_hidden_layers_is_a_linear_model(algorithm):
     params, obs = layout.unflatten(layout.flatten(born)), drawn(SPACES["box"], 4)
     outputs, _ = made.apply(acting, params, {}, obs, made.carry(4), np.ones(4, bool))
     assert outputs["q" if "q" in outputs else "policy"].shape == (4, 3)
-    if algorithm == ActorCritic(hidden=()):
+    if algorithm == LINEAR:
         head = params["head"]["policy"]
         np.testing.assert_allclose(outputs["policy"], obs @ head["weight"] + head["bias"], atol=1e-6)
 

@@ -52,7 +52,7 @@ class Picture(gym.Env):
         ("dqn", {}, "--replay-start 20000 transitions have to be there, which takes 20000 steps.*lower --replay-start"),
         ("gorila-dqn", {"actors": 4}, "--replay-start 20000 .* for each of 4 learners, which takes 80000 steps"),
         ("impala", {"steps": 100}, r"--batch 32 unrolls of --unroll 20 .*lower --unroll or --batch"),
-        ("ppo", {"steps": 511}, r"--envs 8 x --actors 1 unrolls of --unroll 64 .*lower --unroll, --envs or --actors"),
+        ("ppo", {"steps": 511}, r"--envs 8 x --actors 1 unrolls of --unroll 128 .*lower --unroll, --envs or --actors"),
     ],
 )
 def test_presets_are_judged_like_the_users_own_settings(system, settings, said, tmp_path):
