@@ -152,7 +152,7 @@ COMMANDS = {
     "a run that can never learn": ("dqn CartPole-v1 --steps 1000 --replay-start 2000", r"--replay-start.*--steps"),
     "a value out of range": ("ppo CartPole-v1 --steps 1000 --discount 1.5", r"--discount.*1\.5.*1"),
     "a misspelt option": ("ppo CartPole-v1 --learning-rat 0.1", "Did you mean '--learning-rate'"),
-    "a package without its prefix": ("ppo MiniGrid-Empty-5x5-v0", "minigrid:MiniGrid-Empty-5x5-v0"),
+    "a package without its prefix": ("ppo highway-fast-v0", "highway_env:highway-fast-v0"),
 }
 
 

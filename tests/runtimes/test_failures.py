@@ -143,7 +143,7 @@ def test_where_no_episode_is_ever_finished_any_six_failures_are_enough():
 def test_in_one_process_the_user_sees_one_sentence_and_the_traceback_is_written_down(tmp_path, capfd):
     run = Run(tmp_path / "run", {})
     small = ["--backend", "numpy", "--hidden", "8", "--evaluations", "0", "--out", str(run.path)]
-    assert command_line.main(["train", "a2c", "tests.helpers.chaotic:Hopeless-v0", "--steps", "100", *small]) == 2
+    assert command_line.main(["train", "a2c", "tests.helpers.chaotic:Hopeless-v0", "--steps", "1000", *small]) == 2
     out, err = capfd.readouterr()
     (sentence,) = err.splitlines()
     assert sentence.startswith(
