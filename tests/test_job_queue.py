@@ -87,7 +87,7 @@ def test_other_settings_are_another_run(done, other):
 
 
 def test_a_default_that_has_changed_in_the_code_is_another_run(done, monkeypatch):
-    monkeypatch.setitem(systems.SYSTEMS, "a2c", replace(systems.SYSTEMS["a2c"], settings={"learning_rate": 0.5}))
+    monkeypatch.setitem(systems.SYSTEMS, "a2c", replace(systems.SYSTEMS["a2c"], settings={"log_epsilon": 0.5}))
     monkeypatch.setattr(one_job, "config_of", one_job.config_of.__wrapped__)
     assert replace(done).result is None
 
