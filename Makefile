@@ -4,7 +4,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 
-.PHONY: demo test quick lint rows sanitize learn tasks bench clean
+.PHONY: demo test quick lint rows sanitize learn tasks atari bench clean
 
 $(READY): pyproject.toml setup.py constraints.txt $(wildcard cavalcade/*/*.c cavalcade/*/*.h)
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
@@ -54,6 +54,9 @@ learn: $(READY)
 
 tasks: $(READY)
 	$(BIN)/python benchmarks/tasks.py --parallel 2
+
+atari: $(READY)
+	$(BIN)/python benchmarks/atari.py --parallel 2
 
 bench: $(READY)
 	$(BIN)/python benchmarks/run.py

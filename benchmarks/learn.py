@@ -8,14 +8,13 @@ Each row is a plain command; the score of a seed is what `cavalcade evaluate` sa
 in runs/learn (`job_queue.py` says how they are gone on with). Seconds are those of training, without the start.
 """
 
-import shutil
 import statistics
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from document import write_part, write_table
+from document import write_table
 from job import ROOT, Job, Result
 from job_queue import main
 
@@ -79,8 +78,6 @@ ROWS = [
     ),
     Row("impala, Ray", "impala CartPole-v1 --steps 300000 --runtime ray --actors 2", 450, seeds=3),
 ]
-PONG = "impala ALE/Pong-v5 --steps 120000 --runtime process --actors 2 --unroll 32 --batch 16 --evaluations 0"
-PONG_JOB = Job("pong", PONG, 0, RUNS, episodes=0)  # for a bounded time: no score is asked for
 
 
 def over_seeds(scores: Sequence[float]) -> str:
@@ -107,24 +104,7 @@ def line(row: Row) -> tuple[str, ...] | None:
 
 def write() -> None:
     write_table("learning table", HEAD, [((row.name,), line(row)) for row in ROWS])
-    if PONG_JOB.result:
-        write_pong(PONG_JOB.result)
-
-
-def write_pong(result: Result) -> None:
-    """Its curve, its last returns and its speed."""
-    run = PONG_JOB.run
-    shutil.copy(run.curve, ROOT / "docs" / "pong.png")
-    seen = [row["return"] for row in run.rows() if "return" in row]
-    tenth = max(1, len(seen) // 10)
-    said = (
-        f"{result.date}, `cavalcade train {PONG}`: {result.steps:,} steps ({4 * result.steps:,} frames) in "
-        f"{result.seconds / 60:.0f} minutes, {4 * result.steps / result.seconds:,.0f} frames/s with learning on every "
-        f"one of them; mean training return {statistics.mean(seen[:tenth]):.1f} in the first tenth of the run, "
-        f"{statistics.mean(seen[-tenth:]):.1f} in the last.\n\n![Pong](pong.png)"
-    )
-    write_part("Pong", said)
 
 
 if __name__ == "__main__":
-    sys.exit(main(__doc__, [job for row in ROWS for job in row.jobs] + [PONG_JOB], write))
+    sys.exit(main(__doc__, [job for row in ROWS for job in row.jobs], write))
