@@ -19,6 +19,7 @@ from cavalcade.experiment import systems
 BENCHMARKS = Path(__file__).parent.parent / "benchmarks"
 sys.path.append(str(BENCHMARKS))  # where the scripts find each other
 
+import atari  # noqa: E402
 import document  # noqa: E402
 import job as one_job  # noqa: E402
 import job_queue  # noqa: E402
@@ -267,3 +268,12 @@ def test_all_of_it_takes_at_most_eight_hours():
     able = [job for job in tasks.JOBS if not job.refusal]
     others = [job.expected * (2 if job.processes else 1) / 2 / 3600 for job in tasks.JOBS if job.refusal]
     assert job_queue.hours(able) + sum(others) <= 8.0
+
+
+@pytest.mark.parametrize("name", atari.GOALS)
+def test_a_run_on_atari_is_told_with_its_goal(name, tmp_path, monkeypatch):
+    wanted, command = atari.GOALS[name]
+    assert not atari.JOBS[name].refusal and "--runtime process" in command
+    monkeypatch.setitem(atari.JOBS, name, finished(tmp_path, TINY, 10, [17.0, 18.5], [(100, 1.0)]))
+    goal, score, *_ = atari.line(name)
+    assert score == "17.8 (17 to 18.5)" and goal == ("as far as it comes" if wanted is None else "≥ 18: MISSED")
