@@ -75,15 +75,14 @@ class PPO(ActorCritic):
         return flat, metrics
 
     def minibatches(self, rng: np.random.Generator, items: int) -> np.ndarray:
-        samples = self._samples(items)
-        size = samples // self._cuts(items)
+        samples, cuts = self._samples(items), self._cuts(items)
+        size = samples // cuts
         if size == 0:
             raise UserError(
                 f"A batch of {items} unrolls cannot be cut into {self.minibatches_per_epoch} minibatches; "
                 "use more --envs or fewer --minibatches-per-epoch."
             )
-        used = size * self._cuts(items)
-        epochs = [rng.permutation(samples)[:used].reshape(-1, size) for _ in range(self.epochs)]
+        epochs = [rng.permutation(samples)[: size * cuts].reshape(-1, size) for _ in range(self.epochs)]
         return np.concatenate(epochs)
 
     def adaptation(self, updates: int) -> Adaptation | None:

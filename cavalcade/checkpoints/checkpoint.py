@@ -24,8 +24,8 @@ from cavalcade.errors import UserError
 
 # Added by format: 2: rows of tables and references to them; 3: steps whose rows are not written yet; 4: central acting;
 # 5: config, spec and shapes that the run was made with; 6: unrolls that end early where truncated episodes leave no
-# room; 7: one place more than items in tables, and in heaps when each item was changed; 9:
-# the sums by which rewards are scaled, and the last noise of actors.
+# room; 7: one place more than items in tables, and in heaps when each item was changed;
+# 9: the sums by which rewards are scaled, and the last noise of actors.
 FORMAT = 9
 _ARRAYS, _STATE = "arrays.safetensors", "state.json"
 _WRITING, _REPLACED, _REMOVING = (

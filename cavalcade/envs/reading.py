@@ -37,9 +37,8 @@ def unread(space: gym.Space, path: str = "") -> Iterator[tuple[str, str]]:
         inner = f"{path}/{key}" if path else key
         if isinstance(child, gym.spaces.Dict):
             yield from unread(child, inner)
-        elif _is_text(child) and getattr(
-            child, "ordered_placeholders", True
-        ):  # MiniGrid: None if it is always the same
+        # the missions of MiniGrid have placeholders; None means that the text is always the same
+        elif _is_text(child) and getattr(child, "ordered_placeholders", True):
             yield inner, f"The text '{inner}' of the observation is left out: policies see only numbers."
 
 
