@@ -10,7 +10,7 @@ $(READY): pyproject.toml setup.py constraints.txt $(wildcard cavalcade/*/*.c cav
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "setting up $(VENV) (a few minutes the first time)"
 	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt torch
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,jax,numpy,atari,box2d,minigrid,minatar,mujoco,compression,ray,record,wandb,mlflow,dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[torch,jax,numpy,atari,box2d,minigrid,minatar,mujoco,dm-control,compression,ray,record,wandb,mlflow,dev]'
 	@touch $@
 
 demo: $(READY)

@@ -66,8 +66,8 @@ def counted(run: Run) -> dict[str, float]:
 
 
 def line(row: Row) -> tuple[str, ...] | None:
-    """With every seed's score, and what was counted; None if the row is not done."""
-    if (results := row.results) is None:
+    """With every seed's score, and what was counted; None if the row is not done, or was done elsewhere."""
+    if (results := row.results) is None or not all(job.begun for job in row.jobs):  # what was counted is in the folders
         return None
     counts = [counted(job.run) for job in row.jobs]
     medians = {name: statistics.median(count[name] for count in counts) for name in counts[0]}

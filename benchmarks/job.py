@@ -2,11 +2,13 @@
 
 The folder is named by a fingerprint of all settings that the run has, those that nobody typed too. So a job whose
 settings have changed has another folder and is run anew, the old folder stays where it is, and two jobs with equal
-settings are one run that counts for both. In the folder of a run `result.json` is there once the run was judged; a
-folder without it was cut off and is gone on with.
+settings are one run that counts for both. Once a run was judged there is a line for it in docs/scores, which belongs to
+the project: on another machine, where the folder is missing, the run is done all the same. A folder without such a line
+was cut off and is gone on with.
 """
 
 import datetime
+import fcntl
 import hashlib
 import json
 import re
@@ -20,15 +22,16 @@ from pathlib import Path
 from typing import Any
 
 import cavalcade
-from cavalcade.checkpoints import write_atomically
 from cavalcade.config import described
 from cavalcade.errors import UserError
 from cavalcade.experiment import ALGORITHMS, Settings, find
 from cavalcade.options import environment_options, given
 from cavalcade.records import Run
+from cavalcade.records.curves import evaluations
 from cavalcade.runs.training import planned
 
 ROOT = Path(__file__).resolve().parent.parent
+SCORES = ROOT / "docs" / "scores"  # a file for each queue, a line for each run that is done
 EPISODES = 100
 JUDGED_BY = 12_345  # seed of the judging episodes; the best policy of a run is chosen on episodes of the run's own seed
 # of a config: what does not change how a run learns, where a value came from, and the seed, which the folder names
@@ -38,11 +41,12 @@ CAVALCADE = ("nice", sys.executable, "-m", "cavalcade")
 
 @dataclass(frozen=True)
 class Result:
-    """What `result.json` holds."""
+    """What a line of docs/scores holds."""
 
     mean: float | None  # of `returns`; None if the job is not judged
     episodes: int
-    returns: list[float]  # of every episode
+    returns: list[float]  # of every episode; empty where only their mean was kept
+    evaluations: list[tuple[int, float]]  # during training: environment steps, mean return; empty if none was kept
     seconds: float  # of training, all sittings together
     steps: int
     date: str
@@ -96,9 +100,12 @@ class Job:
     @property
     def result(self) -> Result | None:
         """None if the job is not done."""
-        if self.refusal or not (file := self.folder / "result.json").exists():
-            return None
-        return Result(**json.loads(file.read_text()))
+        return None if self.refusal else known(self.scores).get(self.folder.name)
+
+    @property
+    def scores(self) -> Path:
+        """The file with the results of the queue."""
+        return SCORES / f"{self.root.name}.jsonl"
 
     @property
     def begun(self) -> bool:
@@ -141,11 +148,21 @@ class Job:
         checkpoints are removed: nobody needs them any more, and those of many runs fill a disk."""
         last, today = self.run.rows()[-1], datetime.date.today().isoformat()
         score = (judged.get("mean"), self.episodes, judged.get("returns", []))
+        course = list(zip(*evaluations(self.run.rows())))
         made = (commit(), cavalcade.__version__, self.fingerprint, f"cavalcade train {self.command} --seed {self.seed}")
-        result = Result(*score, last["time"], last["step"], today, *made)
-        write_atomically(self.folder / "result.json", json.dumps(asdict(result)).encode())
+        result = Result(*score, course, last["time"], last["step"], today, *made)
+        self.scores.parent.mkdir(parents=True, exist_ok=True)
+        with self.scores.open("a") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # several queues may write
+            file.write(json.dumps({"run": self.folder.name, **asdict(result)}) + "\n")
         shutil.rmtree(self.run.checkpoints, ignore_errors=True)
         return result
+
+
+def known(file: Path) -> dict[str, Result]:
+    """The results in a file of docs/scores by the name of their run; of two for the same run the later one."""
+    lines = map(json.loads, file.read_text().splitlines()) if file.exists() else ()
+    return {line.pop("run"): Result(**line) for line in lines}
 
 
 @cache

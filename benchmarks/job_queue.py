@@ -7,7 +7,7 @@
     python benchmarks/tasks.py --table            write what is known into the docs, run nothing
 
 Ctrl-C or SIGTERM ends the running jobs after a checkpoint; the same command goes on. A job that fails is told of, and
-the others go on. To have a run made again, delete its folder.
+the others go on. To have a run made again, delete its folder and its line in docs/scores.
 """
 
 import argparse

@@ -21,6 +21,8 @@ from job_queue import main
 RUNS = ROOT / "runs" / "learn"
 HEAD = ("run", "wanted", "seeds that reach it", "median (range) over seeds", "seconds", "date", "command")
 
+TOGETHER = "--runtime process --actors 2 --learners 2 --experience bundled"
+
 
 @dataclass(frozen=True)
 class Row:
@@ -29,10 +31,11 @@ class Row:
     wanted: float
     at_least: bool = True  # or: below
     seeds: int = 5
+    first: int = 0  # seed; 10 where settings were chosen on seeds 0 to 4
 
     @cached_property
     def jobs(self) -> list[Job]:
-        return [Job(self.name, self.command, seed, RUNS) for seed in range(self.seeds)]
+        return [Job(self.name, self.command, seed, RUNS) for seed in range(self.first, self.first + self.seeds)]
 
     @property
     def results(self) -> list[Result] | None:
@@ -77,6 +80,35 @@ ROWS = [
         )
     ),
     Row("impala, Ray", "impala CartPole-v1 --steps 300000 --runtime ray --actors 2", 450, seeds=3),
+    *(
+        Row(f"{name} Pendulum", f"{name} Pendulum-v1 --steps {steps}", -160, first=10)
+        for steps, names in ((20_000, ("ddpg", "td3", "sac")), (50_000, ("d4pg", "mpo", "dmpo")))
+        for name in names
+    ),
+    *(
+        Row(
+            f"{name}, processes",
+            f"{name} Pendulum-v1 --steps 60000 --runtime process --actors 2",
+            -160,
+            seeds=3,
+            first=10,
+        )
+        for name in ("apex-dpg", "seed-sac")
+    ),
+    *(
+        Row(
+            f"d4pg, {updates}",
+            f"d4pg Pendulum-v1 --steps 60000 {TOGETHER} --updates {updates}",
+            -160,
+            seeds=1,
+            first=10,
+        )
+        for updates in ("allreduce", "parameter-server")
+    ),
+    Row("sac MountainCarContinuous", "sac MountainCarContinuous-v0 --steps 100000", 90, seeds=3, first=10),
+    Row("td3 MountainCarContinuous", "td3 MountainCarContinuous-v0 --steps 300000", 90, seeds=1, first=10),
+    Row("sac LunarLanderContinuous", "sac LunarLanderContinuous-v3 --steps 200000", 200, seeds=3, first=10),
+    Row("dmpo, control suite", "dmpo dm_control/cartpole-swingup-v0 --steps 100000", 700, seeds=3, first=10),
 ]
 
 

@@ -1,4 +1,4 @@
-"""Every system on six tasks and what else has a goal: with presets on three seeds, with the defaults on one or three.
+"""Every system on the tasks that it can learn: with presets on three seeds, with the defaults on one or three.
 
     make tasks                                     everything that is not done, on two cores, in at most 8 hours
     python benchmarks/tasks.py --only LunarLander  jobs whose name contains the word
@@ -25,19 +25,22 @@ from cavalcade.experiment import Settings
 RUNS = ROOT / "runs" / "tasks"
 SEEDS = (10, 11, 12)  # settings are chosen on seeds 0 to 4
 PRESET, DEFAULT = "preset", "default"
-SYSTEMS = ("dqn", "apex-dqn", "gorila-dqn", "a2c", "a3c", "ga3c", "paac", "ppo", "dppo", "impala", "seed-impala")
+FAST = ("dqn", "apex-dqn", "gorila-dqn", "a2c", "a3c", "ga3c", "paac", "ppo", "dppo", "impala", "seed-impala")
+SLOW = ("ddpg", "td3", "d4pg", "sac", "mpo", "dmpo", "apex-dpg", "seed-sac")  # they make an update for each step
+SYSTEMS = FAST + SLOW
 DQNS = ("dqn", "apex-dqn", "gorila-dqn")
-ALONE = ("dqn", "a2c", "ppo")  # in one process; the others with two actors in processes of their own
+ALONE = ("dqn", "a2c", "ppo", *SLOW[:6])  # in one process; the others with two actors in processes of their own
 
 # fmt: off
-# thousands of environment steps of each system; 0: not run
-BUDGETS: dict[str, tuple[int, ...]] = {
+# thousands of environment steps of each fast system; 0: not run
+OF_FAST: dict[str, tuple[int, ...]] = {
     #                                    dqn  apex gorila  a2c   a3c  ga3c  paac   ppo  dppo impala  seed
     "CartPole-v1":                     ( 100,   80,   60,  300,  200,  150,  200,  100,  100,  200,  150),
     "Acrobot-v1":                      ( 100,  100,  100,  500,  500,  500,  500,  500,  500,  500,  500),
     "LunarLander-v3":                  ( 300,  120,   40, 2000,  400,  300,  400, 1000,  300, 2000,  300),
     "MountainCar-v0":                  ( 120,  100,   40,  300,  200,  200,  200,  400,  150,  200,  150),
     "MountainCarContinuous-v0":        (   0,    0,    0,    0,    0,    0,    0,  100,    0,    0,    0),
+    "LunarLanderContinuous-v3":        (   0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0),
     "Pendulum-v1":                     (   0,    0,    0,  400,  200,  200,  200,  400,  150,  200,  150),
     "MinAtar/Breakout-v1":             (1000,   80,   30,  400,  150,  150,  150, 1000,  120,  200,  150),
     "MinAtar/SpaceInvaders-v1":        (1000,    0,    0,    0,    0,    0,    0, 1000,    0,    0,    0),
@@ -45,15 +48,29 @@ BUDGETS: dict[str, tuple[int, ...]] = {
     "cavalcade/CartPoleNoVelocity-v1": (   0,    0,    0,    0,    0,    0,    0,  500,    0, 1000,    0),
 }
 # environment steps a second of a run that has the machine for itself, about: from these `--list` estimates hours
-SPEEDS: dict[str, tuple[int, ...]] = {
+SPEEDS_OF_FAST: dict[str, tuple[int, ...]] = {
     #            dqn  apex gorila  a2c   a3c  ga3c  paac   ppo  dppo impala  seed
     "vectors": (1200,  900,  500, 6000, 9000, 4500, 6500, 7000, 3000,10000, 4500),
     "images":  ( 700,  600,  300, 2000, 2000, 1500, 2000, 2500, 1200, 2500, 1500),
 }
 # fmt: on
+OF_SLOW: dict[str, dict[str, int]] = {
+    "CartPole-v1": {"sac": 20},
+    "Acrobot-v1": {"sac": 20},
+    "MountainCarContinuous-v0": {"ddpg": 20, "td3": 20, "sac": 30},
+    "LunarLanderContinuous-v3": {"ddpg": 20, "td3": 40, "sac": 40},
+    "Pendulum-v1": dict.fromkeys(SLOW, 20),
+    "HalfCheetah-v5": {"td3": 40, "sac": 40},
+}
+SPEEDS_OF_SLOW = {**dict.fromkeys(SLOW, 100), "mpo": 60, "dmpo": 60}
+BUDGETS: dict[str, dict[str, int]] = {  # by task and system, those that are run
+    task: {name: n for name, n in {**dict(zip(FAST, row)), **OF_SLOW.get(task, {})}.items() if n}
+    for task, row in OF_FAST.items()
+}
 START = 15.0  # seconds until a run begins to learn, and of judging it
 ONLY = {  # tasks that are run with one kind of settings only
     "HalfCheetah-v5": DEFAULT,
+    "LunarLanderContinuous-v3": PRESET,
     "MinAtar/SpaceInvaders-v1": PRESET,
     "cavalcade/CartPoleNoVelocity-v1": PRESET,
 }
@@ -73,7 +90,7 @@ GOALS = {  # (task, system, settings)
     ("LunarLander-v3", "dqn", DEFAULT): Goal(200, 300_000),
     ("LunarLander-v3", "impala", DEFAULT): Goal(150, 2_000_000),
     ("LunarLander-v3", "a2c", DEFAULT): Goal(150, 2_000_000),
-    **{("Acrobot-v1", name, DEFAULT): Goal(-90, 100_000 if name in DQNS else 500_000) for name in SYSTEMS},
+    **{("Acrobot-v1", name, DEFAULT): Goal(-90, 100_000 if name in DQNS else 500_000) for name in FAST},
     ("Pendulum-v1", "ppo", DEFAULT): Goal(-200, 400_000),
     ("HalfCheetah-v5", "ppo", DEFAULT): Goal(1_400, 500_000),
     ("MountainCar-v0", "dqn", PRESET): Goal(-115, 120_000),
@@ -98,7 +115,7 @@ class Row:
 
     @property
     def steps(self) -> int:
-        return BUDGETS[self.task][SYSTEMS.index(self.system)] * 1000
+        return BUDGETS[self.task][self.system] * 1000
 
     @property
     def command(self) -> str:
@@ -112,13 +129,14 @@ class Row:
     @property
     def expected(self) -> float:
         """Seconds of one seed: training at the system's speed, start and judging."""
-        speeds = SPEEDS["images" if "MinAtar" in self.task else "vectors"]
-        return START + self.steps / speeds[SYSTEMS.index(self.system)]
+        fast = SPEEDS_OF_FAST["images" if "MinAtar" in self.task else "vectors"]
+        return START + self.steps / {**dict(zip(FAST, fast)), **SPEEDS_OF_SLOW}[self.system]
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """One for each seed."""
-        seeds = SEEDS if self.settings == PRESET or self.goal else SEEDS[:1]
+        """One for each seed; `learn.py` has more seeds of the slow systems."""
+        many = self.goal or (self.settings == PRESET and self.system in FAST)
+        seeds = SEEDS if many else SEEDS[:1]
         label = f"{self.task} {self.system} {self.settings}"
         return [Job(label, self.command, seed, RUNS, expected=self.expected) for seed in seeds]
 
@@ -126,9 +144,9 @@ class Row:
 ROWS = [
     Row(task, system, settings)
     for task, budgets in BUDGETS.items()
-    for system, budget in zip(SYSTEMS, budgets)
+    for system in budgets
     for settings in (PRESET, DEFAULT)
-    if budget and ONLY.get(task, settings) == settings
+    if ONLY.get(task, settings) == settings
 ]
 # what has a goal comes first
 JOBS = [job for row in sorted(ROWS, key=lambda row: row.goal is None) for job in row.jobs]

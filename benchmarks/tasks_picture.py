@@ -7,8 +7,6 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from cavalcade.records import Run
-from cavalcade.records.curves import evaluations
 from cavalcade.records.plotting import COLOURS, INK, style_axes
 
 if TYPE_CHECKING:
@@ -17,13 +15,14 @@ if TYPE_CHECKING:
     from tasks_table import Line
 
 WIDTH, ROW, MARGIN = 11.0, 2.6, 1.2  # inches: of the picture, of a task, of legend and title
+Course = list[tuple[int, float]]  # the evaluations of a run: environment steps, mean return
 SIDES = {"preset": "presets", "default": "defaults"}
 
 
-def median(runs: Sequence[Run]) -> tuple[np.ndarray, np.ndarray]:
+def median(runs: Sequence[Course]) -> tuple[np.ndarray, np.ndarray]:
     """Steps and, at each of them, the median over the runs of their evaluations. Between two evaluations a run's are
     interpolated; the steps are those of the first run, as far as all runs have come."""
-    found = [evaluations(run.rows()) for run in runs]
+    found = [tuple(zip(*run)) for run in runs]
     first, last = max(at[0] for at, _ in found), min(at[-1] for at, _ in found)
     steps = np.array([step for step in found[0][0] if first <= step <= last])
     return steps, np.median([np.interp(steps, at, values) for at, values in found], axis=0)
@@ -64,10 +63,9 @@ def draw(lines: Sequence["Line"], out: Path) -> bool:
     return figure is not None
 
 
-def _judged(line: "Line") -> list[Run]:
+def _judged(line: "Line") -> list[Course]:
     """The runs of a line that are done and were judged while they learned."""
-    runs = [job.run for job in line.jobs if job.result]
-    return [run for run in runs if evaluations(run.rows())[0]]
+    return [result.evaluations for result in line.results if result.evaluations]
 
 
 def _belongs(line: "Line", task: str, side: str) -> bool:
@@ -75,12 +73,12 @@ def _belongs(line: "Line", task: str, side: str) -> bool:
 
 
 def _style(n: int, name: str) -> dict[str, Any]:
-    return {"color": COLOURS[n % len(COLOURS)], "linestyle": "--" if n >= len(COLOURS) else "-", "label": name}
+    again, colour = divmod(n, len(COLOURS))
+    return {"color": COLOURS[colour], "linestyle": ("-", "--", ":")[again], "label": name}
 
 
-def _draw_line(axes: "Axes", runs: Sequence[Run], style: dict[str, Any]) -> None:
+def _draw_line(axes: "Axes", runs: Sequence[Course], style: dict[str, Any]) -> None:
     for run in runs if len(runs) > 1 else ():
-        at, values = evaluations(run.rows())
-        axes.plot(at, values, linewidth=0.6, alpha=0.5, color=style["color"])
+        axes.plot(*zip(*run), linewidth=0.6, alpha=0.5, color=style["color"])
     steps, values = median(runs)
     axes.plot(steps, values, linewidth=1.8, marker="." if len(steps) == 1 else "", **style)

@@ -60,8 +60,9 @@ class Line:
         return row.task, row.system, f"{settings}, {self.jobs[0].fingerprint}", f"{row.steps:,}"
 
     def others(self) -> tuple[str, ...] | None:
-        """The other cells; None if no seed is done."""
-        if not (results := self.results):
+        """The other cells; None if no seed is done, or if the episodes of one were not kept."""
+        results = self.results
+        if not results or not all(result.returns for result in results):
             return None
         row, returns = self.rows[0], [result.returns for result in results]
         low, high = interval(returns)

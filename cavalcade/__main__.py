@@ -307,9 +307,9 @@ def graph(arguments: list[str]) -> None:
     if not words and not {"-h", "--help"} & set(arguments):
         raise UserError("Usage: cavalcade graph SYSTEM [ENV] [--actors N]")
     chosen = parse(Graph, arguments[len(words) :], "graph SYSTEM [ENV]")
-    system, environment = (*words, "CartPole-v1")[:2]
-    from cavalcade.experiment import Experiment, run_settings
+    from cavalcade.experiment import Experiment, example, run_settings
 
+    system, environment = words if len(words) == 2 else (words[0], example(words[0]))
     settings = run_settings(system, environment, _as_dict(chosen))
     print(Experiment.create(system, environment, settings, {}).program().graph())
 

@@ -25,13 +25,21 @@ class Leaf:
     dtype: str
     counts: tuple[int, ...] = ()  # discrete: (n,); multi_discrete: the number of choices of each entry
     start: tuple[int, ...] = ()  # Gymnasium's number of the first choice, of each entry
-    low: tuple[float, ...] = ()  # of a box: the bound of each entry, flat; infinite where unbounded
+    low: tuple[float, ...] = ()  # of a box: the bound of each entry, flat, or one for all; infinite where unbounded
     high: tuple[float, ...] = ()
 
     @property
     def logits(self) -> int:
         """How many logits a policy needs for this action: one for each choice of each entry."""
         return sum(self.counts)
+
+    @property
+    def bounds(self) -> tuple[np.ndarray, np.ndarray]:
+        """Of a box: the lowest and the highest value of each entry, [*shape] float64; infinite where unbounded."""
+        low, high = (np.array(bound, np.float64) for bound in (self.low, self.high))
+        each_has_its_own = len(low) == math.prod(self.shape)
+        full = [b.reshape(self.shape) if each_has_its_own else np.full(self.shape, b[0]) for b in (low, high)]
+        return full[0], full[1]
 
     def zeros(self, *leading: int) -> np.ndarray:
         """[*leading, *shape] zeros."""

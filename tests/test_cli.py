@@ -168,7 +168,7 @@ MISTAKES = {
     "train ppo CartPole-v1 --learning-rat 0.1": "no option '--learning-rat'. Did you mean '--learning-rate'",
     "train ppo CartPole-v1 --steps abc": "--steps.*'abc'",
     "train ppo CartPole-v1 --steps 0": "--steps is 0; it has to be a whole number of at least 1",
-    "train dqn Pendulum-v1": "dqn chooses among Discrete actions, but Pendulum-v1 has box actions; use ppo",
+    "train dqn Pendulum-v1": "dqn needs Discrete actions, but Pendulum-v1 has box actions; use ppo or sac",
     "train ppo oddities:Words-v0": "observation space Text is not supported; use Box, Discrete",
     "train ppo": "Say which system and which environment",
     "resume absent": "no run folder absent",

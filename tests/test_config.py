@@ -14,7 +14,9 @@ from cavalcade.config import Config, described, setting
 from cavalcade.envs.spaces import action_spec, observation_spec
 from cavalcade.errors import UserError
 from cavalcade.experiment.experiment import ALGORITHMS
+from cavalcade.experiment.matrix import HOME
 from cavalcade.experiment.run_settings import GROUPS, Settings
+from cavalcade.experiment.systems import example
 from cavalcade.experiment.typed_settings import KINDS
 from cavalcade.networks.torso import Torso
 from cavalcade.optimiser import Optimiser
@@ -82,17 +84,16 @@ def test_a_dead_option_would_be_found():
     assert found == {("self", "used"), ("self", "asked")}, "definitions and assignments are no reads"
 
 
-@pytest.mark.parametrize("name", ALGORITHMS)
+WRONG = {"activation": ("reluu", "relu"), "convolution": ("impal", "impala"), "optimiser_name": ("adm", "adam")}
+
+
 @pytest.mark.parametrize(
-    "field, word, nearest",
-    [("activation", "reluu", "relu"), ("convolution", "impal", "impala"), ("optimiser_name", "adm", "adam")],
+    "name, field", [(name, field) for name, kind in ALGORITHMS.items() for field in WRONG if field in described(kind)]
 )
-def test_a_word_that_means_nothing_is_refused_with_the_nearest(name, field, word, nearest):
-    spec = EnvSpec("", observation_spec(gym.spaces.Box(-1, 1, (4,))), action_spec(gym.spaces.Discrete(3)))
+def test_a_word_that_means_nothing_is_refused_with_the_nearest(name, field):
+    word, nearest = WRONG[field]
     with pytest.raises(UserError, match=f"'{word}'.*Did you mean '{nearest}'"):
-        algorithm = ALGORITHMS[name](**{field: word})
-        algorithm.optimiser(100)
-        algorithm.model(spec)
+        ALGORITHMS[name](**{field: word})
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
@@ -104,9 +105,10 @@ def test_algorithms_are_frozen(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_declares_what_architectures_ask(name):
     algorithm = ALGORITHMS[name]()
-    assert algorithm.max_lag in (0, None) and (algorithm.target() is None) == (name != "dqn")
-    spec = EnvSpec("", observation_spec(gym.spaces.Box(-1, 1, (4,))), action_spec(gym.spaces.Discrete(3)))
-    model = algorithm.model(spec)
+    assert algorithm.max_lag in (0, None) and (algorithm.target() is None) == (name in ("a2c", "ppo", "impala"))
+    continuous = example(HOME[name]) == "Pendulum-v1"
+    actions = gym.spaces.Box(-2, 2, (3,)) if continuous else gym.spaces.Discrete(3)
+    model = algorithm.model(EnvSpec("", observation_spec(gym.spaces.Box(-1, 1, (4,))), action_spec(actions)))
     assert {"policy", "q"} & {model.part_of(path) for path, _ in named(model.init(np.random.default_rng(0)))}
 
 

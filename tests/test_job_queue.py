@@ -23,6 +23,7 @@ import atari  # noqa: E402
 import document  # noqa: E402
 import job as one_job  # noqa: E402
 import job_queue  # noqa: E402
+import learn  # noqa: E402
 import tasks  # noqa: E402
 import tasks_picture  # noqa: E402
 import tasks_table  # noqa: E402
@@ -34,10 +35,12 @@ LONG = f"a2c CartPole-v1 {SMALL} --steps 12000 --checkpoint-seconds 0.1"
 
 
 @pytest.fixture(scope="module", autouse=True)
-def not_nice():
-    """Beside other tests the runs would wait for minutes."""
+def apart(tmp_path_factory):
+    """Runs that are not nice, which beside other tests would wait for minutes, and results that are not the
+    project's."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(one_job, "CAVALCADE", one_job.CAVALCADE[1:])
+        patch.setattr(one_job, "SCORES", tmp_path_factory.mktemp("scores"))
         yield
 
 
@@ -68,7 +71,17 @@ def test_a_result_says_what_was_judged_and_how_it_was_made(done):
     assert result.episodes == 3 == len(result.returns) and result.mean == pytest.approx(np.mean(result.returns))
     assert (result.steps, result.settings, result.seconds > 0) == (400, done.fingerprint, True)
     assert result.command == f"cavalcade train {TINY} --seed 1"
+    assert [step for step, _ in result.evaluations] == [200, 400]
     assert not done.run.checkpoints.exists() and done.run.policy.exists()
+
+
+def test_what_was_done_on_another_machine_is_done(done, root, monkeypatch, tmp_path):
+    """The line of the result belongs to the project; the run folder does not."""
+    elsewhere = replace(done, root=tmp_path / root.name)
+    assert elsewhere.result == done.result and not elsewhere.begun
+    assert job_queue.work([elsewhere]) == 0 and not elsewhere.begun
+    monkeypatch.setattr(one_job, "SCORES", tmp_path)
+    assert replace(done).result is None
 
 
 def test_what_is_done_is_skipped_and_equal_settings_are_one_run(done, root, capsys):
@@ -104,14 +117,15 @@ sys.path.append({str(BENCHMARKS)!r})
 from pathlib import Path
 import job
 from job_queue import main
-job.CAVALCADE = job.CAVALCADE[1:]
+job.CAVALCADE, job.SCORES = job.CAVALCADE[1:], Path(sys.argv.pop())
 sys.exit(main(None, [job.Job("long", {LONG!r}, 1, Path(sys.argv.pop()), episodes=2)], lambda: print("written")))
 """
 
 
 def test_a_job_that_was_stopped_or_killed_goes_on_and_does_not_begin_anew(tmp_path, capsys):
     job = Job("long", LONG, 1, tmp_path, episodes=2)
-    queue = subprocess.Popen([sys.executable, "-c", QUEUE, str(tmp_path)], stdout=subprocess.PIPE, text=True)
+    given = str(tmp_path), str(one_job.SCORES)
+    queue = subprocess.Popen([sys.executable, "-c", QUEUE, *given], stdout=subprocess.PIPE, text=True)
     wait_for(lambda: job.begun and job.run.rows())
     queue.send_signal(signal.SIGTERM)
     said = queue.communicate(timeout=60)[0]
@@ -233,7 +247,7 @@ def test_a_document_without_the_markers_is_refused(tmp_path):
 def test_the_picture_shows_medians_over_seeds_and_leaves_out_what_was_not_run(tmp_path, done):
     courses = [[(100, 1.0), (200, 2.0)], [(100, 5.0), (200, 8.0)], [(50, 0.0), (150, 3.0), (250, 3.0)]]
     jobs = [finished(tmp_path, TINY, seed, [0.0], course) for seed, course in enumerate(courses)]
-    steps, values = tasks_picture.median([job.run for job in jobs])
+    steps, values = tasks_picture.median([job.result.evaluations for job in jobs])
     assert steps.tolist() == [100, 200] and values.tolist() == [1.5, 3.0]
     rows = [
         Row("CartPole-v1", "preset", jobs),
@@ -254,8 +268,10 @@ def test_the_picture_shows_medians_over_seeds_and_leaves_out_what_was_not_run(tm
 
 def test_every_system_is_on_the_tasks_within_the_steps_of_its_goals():
     assert set(tasks.SYSTEMS) == set(systems.SYSTEMS), "give budgets and speeds to a new system"
-    for numbers in (*tasks.BUDGETS.values(), *tasks.SPEEDS.values()):
-        assert len(numbers) == len(tasks.SYSTEMS)
+    for numbers in (*tasks.OF_FAST.values(), *tasks.SPEEDS_OF_FAST.values()):
+        assert len(numbers) == len(tasks.FAST)
+    assert set(tasks.OF_SLOW) <= set(tasks.BUDGETS) and set(tasks.SPEEDS_OF_SLOW) == set(tasks.SLOW)
+    assert {row.system for row in tasks.ROWS} == set(tasks.SYSTEMS)
     rows = {(row.task, row.system, row.settings): row for row in tasks.ROWS}
     for key, goal in tasks.GOALS.items():
         assert rows[key].steps <= goal.steps and len(rows[key].jobs) == 3
@@ -277,3 +293,8 @@ def test_a_run_on_atari_is_told_with_its_goal(name, tmp_path, monkeypatch):
     monkeypatch.setitem(atari.JOBS, name, finished(tmp_path, TINY, 10, [17.0, 18.5], [(100, 1.0)]))
     goal, score, *_ = atari.line(name)
     assert score == "17.8 (17 to 18.5)" and goal == ("as far as it comes" if wanted is None else "≥ 18: MISSED")
+
+
+def test_what_was_chosen_on_some_seeds_is_learned_on_others():
+    continuous = [row for row in learn.ROWS if systems.find(row.command.split()[0]).algorithm in ("ddpg", "sac", "mpo")]
+    assert len(continuous) == 14 and all(row.jobs[0].seed == 10 and len(row.jobs) == row.seeds for row in continuous)

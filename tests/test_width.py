@@ -192,9 +192,12 @@ def params_after(name: str, backend: str, row: str) -> np.ndarray:
         runtime.close()
 
 
-@pytest.mark.parametrize("backend", ["torch", "jax"])
-@pytest.mark.parametrize("row", ROWS)
-@pytest.mark.parametrize("name", KINDS)
+# `Tiny` is what DDPG is, which runs under all rows elsewhere; jax compiles each anew, so a local learner is enough
+RUNS = [(name, row, "torch") for name in ("burning", "evolving") for row in ROWS]
+RUNS += [(name, "local", "jax") for name in ("burning", "evolving")]
+
+
+@pytest.mark.parametrize("name, row, backend", RUNS)
 def test_a_tiny_algorithm_runs_under_a_row_and_repeats_itself(name, row, backend):
     if name == "evolving" and row == "central":
         with pytest.raises(UserError, match="perturbs them for each actor: use --acting local"):

@@ -1,6 +1,5 @@
 """What actor-critics share: a model with a policy and a value, and acting by sampling from the policy."""
 
-import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -127,12 +126,8 @@ class ActorCritic(Algorithm):
         return {**drawn, FACTOR: factor.astype(np.float32)}
 
     def correlated(self, noise: Tree, last: Tree, first: np.ndarray) -> Tree:
-        """z_t = c z_{t-1} + sqrt(1 - c^2) eps_t, begun anew with each episode. By itself each z_t is standard normal,
-        so log-probabilities and losses stay as they are."""
-        c, drawn = self.noise_correlation, noise["action"]
-        if not c:
-            return noise
-        return {**noise, "action": np.where(first[:, None], drawn, c * last["action"] + math.sqrt(1.0 - c * c) * drawn)}
+        """By itself the noise of each step stays standard normal, so log-probabilities and losses stay as they are."""
+        return distributions.correlated(noise, last, first, self.noise_correlation)
 
     def act(
         self, xp: Any, spec: EnvSpec, forward: Forward, obs: Tree, carry: Tree, first: Any, noise: Tree | None

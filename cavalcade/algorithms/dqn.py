@@ -99,7 +99,7 @@ class DQN(Algorithm):
     def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
         if spec.action.kind != "discrete":
             raise UserError(
-                f"dqn chooses among Discrete actions, but {spec.environment} has {spec.action.kind} actions; use ppo."
+                f"dqn needs Discrete actions, but {spec.environment} has {spec.action.kind} actions; use ppo or sac."
             )
         actions = spec.action.logits
         torso = Torso(self.hidden, self.activation, self.convolution, "uniform")

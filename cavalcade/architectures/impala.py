@@ -15,14 +15,9 @@ WIRING = Wiring()
 
 
 def impala(x: Parts) -> Program:
-    require_unrolls(x, "impala")
-    return build("impala", x)
-
-
-def require_unrolls(x: Parts, name: str) -> None:
-    """Refuse an algorithm that replays, or that allows no policy lag."""
     if x.algorithm.lock_step or not x.experience.store.drawn_once:
         raise UserError(
-            f"The architecture {name} draws unrolls once, a little after their policy has changed; this algorithm "
+            "The architecture impala draws unrolls once, a little after their policy has changed; this algorithm "
             "replays transitions, or bears no such lag: use it with the architecture sync."
         )
+    return build("impala", x)

@@ -18,7 +18,7 @@ from typing import Any, Protocol
 import numpy as np
 
 from cavalcade.backends.devices import choose
-from cavalcade.backends.threads import wait_briefly
+from cavalcade.backends.threads import tell_xla, wait_briefly
 from cavalcade.errors import UserError, nearest
 from cavalcade.optimiser import Optimiser
 from cavalcade.tree import Layout, Tree
@@ -107,6 +107,8 @@ def load(name: str, threads: int = 0, device: str = "cpu") -> Backend:
     `threads` threads; 0 leaves the library's own choice."""
     with _installed(name):
         module = _module(name)
+        if name == "jax":
+            tell_xla(threads)
         return module.create(threads, *choose(device, module.devices(), name))
 
 

@@ -1,6 +1,7 @@
 """JAX: all updates of a draw, with its epochs and minibatches, are compiled as one call."""
 
 from collections.abc import Callable
+from functools import partial
 from types import SimpleNamespace
 from typing import Any
 
@@ -31,6 +32,14 @@ def _pick(x: Any, index: Any) -> Any:
     return jnp.sum(x * jax.nn.one_hot(index, x.shape[-1], dtype=x.dtype), -1)
 
 
+@partial(jax.custom_vjp, nondiff_argnums=(1,))
+def _clip_gradient(x: Any, bound: float) -> Any:
+    return x
+
+
+_clip_gradient.defvjp(lambda x, bound: (x, None), lambda bound, _, gradient: (jnp.clip(gradient, -bound, bound),))
+
+
 def _namespace() -> SimpleNamespace:
     xp = SimpleNamespace(**{name: getattr(jnp, name) for name in STANDARD.split()})
     xp.name = "jax"
@@ -43,7 +52,7 @@ def _namespace() -> SimpleNamespace:
     xp.stop_gradient = jax.lax.stop_gradient
     xp.rows = lambda x, index: jnp.take(x, index, axis=0, mode="clip")
     xp.no_gradient = lambda function, *args, **named: jax.lax.stop_gradient(function(*args, **named))
-    xp.log_softmax = jax.nn.log_softmax
+    xp.log_softmax, xp.clip_gradient = jax.nn.log_softmax, _clip_gradient
     xp.pick = _pick
     xp.scan = lambda step, carry, xs, reverse=False: jax.lax.scan(
         lambda c, row: step(c, *row), carry, xs, reverse=reverse
@@ -201,5 +210,5 @@ def _count(platform: str) -> int:
 
 
 def create(threads: int, kind: str, number: int) -> JaxBackend:
-    """`threads` has no effect: XLA chooses for each operation how many to use."""
+    """`threads` has been told to XLA before (`threads.tell_xla`)."""
     return JaxBackend(jax.devices(PLATFORMS[kind])[number])

@@ -33,6 +33,8 @@ def _namespace(np_like: Any) -> SimpleNamespace:
     xp.one_hot = lambda index, count: np.eye(count, dtype=np.float32)[np.asarray(index)]
     xp.stop_gradient = lambda x: getattr(x, "_value", x)
 
+    xp.clip_gradient = lambda x, bound: x
+
     def log_softmax(x: Any) -> Any:
         shifted = x - xp.stop_gradient(n.max(x, axis=-1, keepdims=True))
         return shifted - n.log(n.sum(n.exp(shifted), axis=-1, keepdims=True))
@@ -140,6 +142,9 @@ class NumpyBackend:
         self.xp.patches = patches
         # autograd halves the gradient of a maximum at a tie; the relu of torch and jax has gradient 0 at 0
         self.xp.relu = self.xp.rectified = lambda x: recorded.where(self.xp.stop_gradient(x) > 0, x, np.float32(0.0))
+        clipped_backwards = primitive(lambda x, bound: x)
+        defvjp(clipped_backwards, lambda _, x, bound: lambda gradient: np.clip(gradient, -bound, bound), argnums=(0,))
+        self.xp.clip_gradient = clipped_backwards
         # autograd's broadcast_to refuses new leading axes
         self.xp.broadcast_to = lambda x, shape: x + np.zeros(shape, np.float32)
         self._autograd = autograd

@@ -1,8 +1,8 @@
 """How many threads a backend computes with if the user does not say, and how these threads wait for each other.
 
 The threads share each operation of an update and wait for each other after it, dozens of times in an update of a small
-network. This is faster than one thread if an operation takes longer than the waiting. XLA always has threads for all
-cores and decides for each operation how many of them to use; the rule here is for torch.
+network. This is faster than one thread if an operation takes longer than the waiting. The rule was measured with torch.
+XLA decides for each operation how many of its threads to use, and has no more than it is told.
 """
 
 import os
@@ -30,3 +30,11 @@ def wait_briefly() -> None:
     """Let waiting threads sleep soon. To be called before the library is imported. A number that the user has set in
     GOMP_SPINCOUNT stays."""
     os.environ.setdefault("GOMP_SPINCOUNT", LOOKS)
+
+
+def tell_xla(threads: int) -> None:
+    """How many threads XLA may use; 0 leaves its own choice, all cores. It reads the number from these variables when a
+    process asks for its first device, and never again; what the user has set in them stays."""
+    if threads:
+        for variable in ("PJRT_NPROC", "NPROC"):  # of new and of older versions
+            os.environ.setdefault(variable, str(threads))

@@ -31,6 +31,17 @@ def _fractions(x: Any) -> Any:
     return x.to(torch.float32, memory_format=torch.channels_last).mul_(1.0 / 255.0)
 
 
+class _ClippedGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Any, bound: float) -> Any:
+        ctx.bound = bound
+        return x.view_as(x)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Any) -> Any:
+        return gradient.clamp(-ctx.bound, ctx.bound), None
+
+
 def _no_gradient(function: Callable, *args: Any, **named: Any) -> Any:
     with torch.no_grad():
         return function(*args, **named)
@@ -54,6 +65,7 @@ def namespace(device: torch.device) -> SimpleNamespace:
     xp.linear = lambda x, weight, bias: torch.addmm(bias, x, weight)
     xp.one_hot = lambda index, count: F.one_hot(index.long(), count).to(torch.float32)
     xp.stop_gradient = lambda x: x.detach()
+    xp.clip_gradient = _ClippedGradient.apply
     xp.log_softmax = lambda x: torch.log_softmax(x, -1)
     # `squeeze` and not `[..., 0]`, whose gradient is written into an array of zeros
     xp.pick = lambda x, index: torch.gather(x, -1, index.long()[..., None]).squeeze(-1)

@@ -17,6 +17,7 @@ from cavalcade.envs import carried, toy
 from cavalcade.envs.actor_options import options_of, require_equal_spaces, require_values, variants
 from cavalcade.envs.adapter import VectorAdapter
 from cavalcade.envs.copies import Copies, copies_of
+from cavalcade.envs.drawing import choose_renderer, require_renderer
 from cavalcade.envs.encoding import ActionDecoder, random_actions
 from cavalcade.envs.loop import EnvironmentLoop
 from cavalcade.envs.made import again, held, rehearse, require_place
@@ -67,6 +68,8 @@ def make(environment: Any, count: int, seed: int, actor: int = 0, render: bool =
         if options:
             raise UserError(f"The options {sorted(options)} come too late for an environment that is made already.")
         return _wrap([environment], _name_of(environment), count, seed, actor, borrowed=True)
+    if render:
+        choose_renderer()
     found = named(environment) if isinstance(environment, str) else environment
     if isinstance(found, str) and not found.startswith("ALE/") and found not in gym.registry:
         carried.register_missing()
@@ -86,6 +89,8 @@ def make(environment: Any, count: int, seed: int, actor: int = 0, render: bool =
     made: list[Any] = []
     try:
         made.append(_first(maker))
+        if render and isinstance(made[0], gym.Env):
+            require_renderer(made[0])
         if not isinstance(made[0], VectorEnv):
             made += [maker() for _ in range(count - 1)]
     except UserError:

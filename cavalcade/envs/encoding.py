@@ -171,11 +171,11 @@ def random_actions(spec: EnvSpec, observation: tree.Tree, count: int, random: np
     """Legal actions [count, *action shape], all equally likely; normally distributed where a Box has no bounds."""
     action = spec.action
     if action.kind == "box":
-        low, high = (np.array(bound).reshape(-1) for bound in (action.low, action.high))
+        low, high = action.bounds
         bounded = np.isfinite(low) & np.isfinite(high)
-        drawn = random.normal(size=(count, int(np.prod(action.shape))))
+        drawn = random.normal(size=(count, *action.shape))
         even = random.uniform(np.where(bounded, low, 0.0), np.where(bounded, high, 1.0), drawn.shape)
-        return np.where(bounded, even, drawn).reshape(count, *action.shape)
+        return np.where(bounded, even, drawn)
     weights = observation[MASK] if spec.masked else np.ones((count, action.logits))
     parts = np.split(weights, np.cumsum(action.counts)[:-1], axis=1)
     drawn = np.stack([np.argmax(part * random.random(part.shape), axis=1) for part in parts], axis=1)

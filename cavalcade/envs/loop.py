@@ -246,7 +246,10 @@ class EnvironmentLoop:
     def render(self) -> np.ndarray | None:
         if self._envs[0].render_mode is None:
             return None
-        frame = self._envs[0].render()
+        try:
+            frame: Any = self._envs[0].render()
+        except Exception as error:
+            raise EnvironmentFailed.by(error, self._name, "when it drew itself") from error
         return frame if isinstance(frame, np.ndarray) else None
 
     def close(self) -> None:

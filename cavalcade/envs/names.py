@@ -12,17 +12,18 @@ from typing import Any
 
 import gymnasium as gym
 
+from cavalcade.envs.drawing import choose_renderer
 from cavalcade.errors import UserError, nearest
 from cavalcade.failures import EnvironmentFailed
 
-EXTRAS = (  # pattern of ids that need no `module:`, the extra of the same name as its package, and who registers them
-    (r"MiniGrid-|BabyAI-", "minigrid", "minigrid:register_minigrid_envs"),
-    (r"MinAtar/", "minatar", "cavalcade.envs.minatar_games:register"),
+EXTRAS = (  # pattern of ids that need no `module:`, their extra, the modules that it installs, and who registers them
+    (r"MiniGrid-|BabyAI-", "minigrid", ("minigrid",), "minigrid:register_minigrid_envs"),
+    (r"MinAtar/", "minatar", ("minatar",), "cavalcade.envs.minatar_games:register"),
+    (r"dm_control/", "dm-control", ("shimmy", "dm_control"), "shimmy:register_gymnasium_envs"),
 )
 PARTS = {"gymnasium.envs.box2d": "box2d", "gymnasium.envs.mujoco": "mujoco"}  # of Gymnasium itself, and their extras
 FAMILIES = (  # pattern of ids, the module that registers them, its package if that has another name
     (r"MiniWorld-", "miniworld", ""),
-    (r"dm_control/", "shimmy", "shimmy[dm-control]"),
     (r"bsuite/", "shimmy", "shimmy[bsuite]"),
     (r"(highway|merge|roundabout|parking|intersection|racetrack|exit|u-turn|two-way)(-\w+)*-v\d+$", "highway_env", ""),
     (r"Fetch|Hand(Reach|Manipulate)|Adroit|(Ant|Point)Maze_|FrankaKitchen-", "gymnasium_robotics", ""),
@@ -45,7 +46,7 @@ def named(name: str) -> str | Callable[..., Any]:
     """
     module_name, _, rest = name.rpartition(":")
     if rest not in gym.registry:
-        _register_extra(rest)
+        _register_extra(rest, name)
     if not module_name:
         return rest
     module = _imported(module_name, name)
@@ -64,14 +65,30 @@ def named(name: str) -> str | Callable[..., Any]:
     )
 
 
-def _register_extra(unknown_id: str) -> None:
-    """Register the ids of the extra to which this one would belong, if there is one and its package is installed."""
-    for pattern, extra, registers in EXTRAS:
-        if re.match(pattern, unknown_id) and importlib.util.find_spec(extra) is not None and not _any_known(pattern):
+def _register_extra(unknown_id: str, name: str) -> None:
+    """Register the ids of the extra to which this one would belong, if there is one and it is installed. `name`: what
+    the user wrote."""
+    for pattern, _, modules, registers in EXTRAS:
+        if re.match(pattern, unknown_id) and not _missing(modules) and not _any_known(pattern):
             module, _, function = registers.partition(":")
-            register = getattr(importlib.import_module(module), function)
+            if "dm_control" in modules:
+                choose_renderer()
+            register = getattr(_imported(module, name), function)
             if not _any_known(pattern):  # importing was not enough
                 register()
+
+
+def _missing(modules: tuple[str, ...]) -> str:
+    """The first of these modules that is not installed; empty if all are."""
+    return next((module for module in modules if importlib.util.find_spec(module) is None), "")
+
+
+def _missing_extra(unknown_id: str) -> str:
+    """A sentence that names the extra to which an id belongs, if it is not installed; else empty."""
+    for pattern, extra, modules, _ in EXTRAS:
+        if re.match(pattern, unknown_id) and (missing := _missing(modules)):
+            return f" It needs the package {missing}; run: pip install 'cavalcade[{extra}]'."
+    return ""
 
 
 def _any_known(pattern: str) -> bool:
@@ -87,9 +104,9 @@ def _imported(module: str, name: str) -> Any:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UserError(
-            f"The module '{module}' of '{name}' cannot be imported ({error}); install it or correct the name."
-        ) from error
+        extra = _missing_extra(name.rpartition(":")[2])
+        advice = f".{extra}" if extra else "; install it or correct the name."
+        raise UserError(f"The module '{module}' of '{name}' cannot be imported ({error}){advice}") from error
     except Exception as error:
         raise EnvironmentFailed.by(error, name, f"when the module '{module}' was imported") from error
 
@@ -144,10 +161,8 @@ def _suggestion(unknown_id: str) -> str:
 
 def _family(unknown_id: str) -> str:
     """What to write if a package is known to register such ids, or is called like their namespace; else empty."""
-    for pattern, extra, _ in EXTRAS:
-        if re.match(pattern, unknown_id):
-            missing = importlib.util.find_spec(extra) is None
-            return f" It needs the package {extra}; run: pip install 'cavalcade[{extra}]'." if missing else ""
+    if extra := _missing_extra(unknown_id):
+        return extra
     namespace = unknown_id.partition("/")[0] if re.match(r"\w+/", unknown_id) else ""
     for pattern, module, package in (*FAMILIES, (rf"{namespace}/", namespace, None)):
         if not module or not re.match(pattern, unknown_id):

@@ -1,6 +1,7 @@
 """Gymnasium's spaces as specs, and back."""
 
 import math
+from dataclasses import replace
 
 import gymnasium as gym
 import numpy as np
@@ -8,6 +9,8 @@ import numpy as np
 from cavalcade import tree
 from cavalcade.errors import BadEnvironment
 from cavalcade.specs import Leaf
+
+UNBOUNDED = 1e10  # the largest number in MuJoCo: dm_control declares it where an action has no bound
 
 
 def observation_spec(space: gym.Space, path: str = "observation") -> tree.Tree:
@@ -20,12 +23,16 @@ def observation_spec(space: gym.Space, path: str = "observation") -> tree.Tree:
 
 
 def action_spec(space: gym.Space) -> Leaf:
-    """A space of actions as one leaf; Dict, Tuple and integer Box are refused."""
+    """A space of actions as one leaf; Dict, Tuple and integer Box are refused. Bounds of `UNBOUNDED` or more are
+    infinite in it."""
     if isinstance(space, (gym.spaces.Discrete, gym.spaces.MultiDiscrete, gym.spaces.Box)):
         leaf = _leaf(space, "action")
         if leaf.kind == "box" and not np.issubdtype(leaf.dtype, np.floating):
             raise BadEnvironment(f"The action space {space} has integers in a Box; use Discrete or MultiDiscrete.")
-        return leaf
+        low, high = (
+            tuple(v if abs(v) < UNBOUNDED else math.copysign(math.inf, v) for v in b) for b in (leaf.low, leaf.high)
+        )
+        return replace(leaf, low=low, high=high)
     raise BadEnvironment(
         f"The action space {type(space).__name__} is not supported; use Discrete, MultiDiscrete or Box."
     )
@@ -39,9 +46,7 @@ def action_space(leaf: Leaf) -> gym.Space:
         counts, start = (np.reshape(np.array(each, np.int64), leaf.shape) for each in (leaf.counts, leaf.start))
         return gym.spaces.MultiDiscrete(counts, start=start)
     dtype = np.dtype(leaf.dtype)
-    each_has_its_own = len(leaf.low) == math.prod(leaf.shape)
-    bounds = [np.array(bound, dtype) for bound in (leaf.low, leaf.high)]
-    low, high = (b.reshape(leaf.shape) if each_has_its_own else np.full(leaf.shape, b[0], dtype) for b in bounds)
+    low, high = (bound.astype(dtype) for bound in leaf.bounds)
     return gym.spaces.Box(low, high, leaf.shape, dtype.type)
 
 

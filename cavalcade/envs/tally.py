@@ -1,7 +1,7 @@
 """Numbers that environments put into their infos, summed until they are reported.
 
 Two places are read: the dict `info["metrics"]` of any step, and `info` itself in the step that ends an episode. Entries
-that Gymnasium and its wrappers put there (`NOT_METRICS`) are left out, and so is what is not one finite number.
+that Gymnasium, its wrappers and Shimmy put there (`NOT_METRICS`) are left out, and so is what is not one finite number.
 """
 
 import math
@@ -16,6 +16,7 @@ from cavalcade.specs import MASK
 METRICS = "metrics"
 NOT_METRICS = {MASK, METRICS, "TimeLimit.truncated", "episode", "lives", "seeds", "prob", "p", "env_id"}
 NOT_METRICS |= {"frame_number", "episode_frame_number", "final_obs", "final_observation", "final_info", "reset_mask"}
+NOT_METRICS |= {"timestep.discount", "timestep.step_type"}
 
 Sums = dict[str, list]  # name -> [sum of the values, number of values]
 

@@ -1,5 +1,6 @@
 """What environments of every kind can do; `EnvironmentLoop` and `VectorAdapter` are the classes that do it."""
 
+import math
 from typing import Any, Protocol
 
 import numpy as np
@@ -50,4 +51,9 @@ def stream_seed(*counters: int) -> int:
 def time_limit(env: Any) -> int:
     """Steps after which a Gymnasium environment truncates its episodes, as it declares; 0 if it declares nothing."""
     spec = getattr(env, "spec", None)
-    return (spec.max_episode_steps or 0) if spec is not None else 0
+    limits = [spec.max_episode_steps] if spec is not None and spec.max_episode_steps else []
+    suite = getattr(env, "unwrapped", None)
+    if type(suite).__module__.startswith("shimmy.dm_control"):  # DeepMind's suite has limits that Gymnasium cannot see
+        own = getattr(suite, "_step_limit", math.inf)  # in steps; infinite if there is none
+        limits += [math.ceil(own)] if own < math.inf else []
+    return min(limits, default=0)

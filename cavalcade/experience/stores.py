@@ -28,6 +28,7 @@ class Replay:
     importance: float = 0.0  # exponent of the weights that correct for drawing by priority
     tolerance: float = 0.0  # times `start` items: what learning may be ahead of acting or behind it; 0 is lock step
     trim_every: int = 0  # draws between two removals of items that exceed `size`; 0 removes them at once
+    eviction: float = 0.0  # items that exceed `size` are removed in proportion to priority ** this; 0: the oldest
 
     drawn_once: ClassVar[bool] = False
     replay_share: ClassVar[float] = 1.0  # the share of a batch that may have been drawn before
@@ -69,7 +70,10 @@ class Replay:
         sampler = prioritised(self.exponent) if self.exponent else "uniform"
         about: dict[str, Any] = {"trim_every": self.trim_every, "seed": seed, **where}
         limiter = Limiter.ratio(self.samples_per_insert, self.start, sizes.slack)
-        return Table(signature, self.size, sampler, limiter=limiter, overflow=sizes.replay - self.size, **about)
+        remover = prioritised(self.eviction) if self.eviction else "fifo"
+        return Table(
+            signature, self.size, sampler, remover, limiter=limiter, overflow=sizes.replay - self.size, **about
+        )
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from cavalcade.experiment.presets import find as find_preset
 from cavalcade.experiment.presets import listing as preset_listing
 from cavalcade.experiment.presets import run_settings
 from cavalcade.experiment.run_settings import GROUPS, Settings
-from cavalcade.experiment.systems import SYSTEMS, find
+from cavalcade.experiment.systems import SYSTEMS, example, find
 from cavalcade.experiment.typed_settings import settings, settings_of
 
 __all__ = [
@@ -17,6 +17,7 @@ __all__ = [
     "Settings",
     "adapt",
     "chosen",
+    "example",
     "find",
     "find_preset",
     "has_images",

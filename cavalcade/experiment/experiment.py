@@ -19,9 +19,12 @@ from cavalcade import backends, envs
 from cavalcade.acting import Evaluator, check_same_spaces
 from cavalcade.algorithms import Algorithm
 from cavalcade.algorithms.a2c import A2C
+from cavalcade.algorithms.ddpg import DDPG
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.impala import Impala
+from cavalcade.algorithms.mpo import MPO
 from cavalcade.algorithms.ppo import PPO
+from cavalcade.algorithms.sac import SAC
 from cavalcade.architectures import a3c, apex, dppo, ga3c, gorila, impala, paac, seed, sync
 from cavalcade.assembly import Origin, Parts, Wiring, bytes_of, require_memory
 from cavalcade.backends import threads
@@ -40,7 +43,15 @@ from cavalcade.runtimes.ray import RayRuntime
 from cavalcade.specs import EnvSpec
 from cavalcade.tree import Layout, leaves
 
-ALGORITHMS: dict[str, type] = {"dqn": DQN, "a2c": A2C, "ppo": PPO, "impala": Impala}
+ALGORITHMS: dict[str, type] = {
+    "dqn": DQN,
+    "a2c": A2C,
+    "ppo": PPO,
+    "impala": Impala,
+    "ddpg": DDPG,
+    "sac": SAC,
+    "mpo": MPO,
+}
 ARCHITECTURES: dict[str, tuple[Wiring, Callable[[Parts], Program]]] = {
     "sync": (sync.WIRING, sync.sync),
     "gorila": (gorila.WIRING, gorila.gorila),
@@ -283,7 +294,7 @@ def chosen(system: str, pixels: bool, preset: Preset = NONE) -> dict[str, tuple[
 def has_images(spec: EnvSpec) -> bool:
     """Whether a part of the observation is an image that the Nature CNN can take, as those of papers on Atari are."""
     images = [image_of(leaf, spec.frames) for leaf in leaves(spec.observation)]
-    return any(image.large for image in images if image)
+    return any(image.fits("nature") for image in images if image)
 
 
 def algorithm_for(system: str, spec: EnvSpec, overrides: dict[str, Any], preset: Preset = NONE) -> Algorithm:

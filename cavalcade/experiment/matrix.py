@@ -5,7 +5,7 @@ from itertools import product
 from cavalcade.assembly import CHOICES
 from cavalcade.errors import UserError
 from cavalcade.experiment.experiment import ALGORITHMS, Experiment, Settings
-from cavalcade.experiment.systems import SYSTEMS
+from cavalcade.experiment.systems import SYSTEMS, example
 
 # algorithm -> the first system that uses it
 HOME = {name: next(s for s, system in SYSTEMS.items() if system.algorithm == name) for name in ALGORITHMS}
@@ -16,14 +16,14 @@ def wirings() -> list[tuple[str, str, str]]:
     return list(product(CHOICES["acting"], CHOICES["experience"], CHOICES["updates"]))
 
 
-def why_not(algorithm: str, wiring: tuple[str, str, str], environment: str = "CartPole-v1") -> str:
+def why_not(algorithm: str, wiring: tuple[str, str, str]) -> str:
     """The sentence with which the algorithm is refused under this wiring; empty if it runs."""
     acting, experience, updates = wiring
     settings = Settings(
         actors=2, acting=acting, experience=experience, updates=updates, learners=1 if updates == "own" else 2
     )
     try:
-        Experiment.create(HOME[algorithm], environment, settings, {}).program().check()
+        Experiment.create(HOME[algorithm], example(HOME[algorithm]), settings, {}).program().check()
     except UserError as error:
         return str(error)
     return ""

@@ -199,6 +199,90 @@ SYSTEMS |= {
     ),
 }
 
+# Acme's D4PG, MPO and DMPO (Hoffman 2020), except for the rate of learning and the networks, which are ours.
+_ACME = {"n_step": 5, "target_period": 100, "target_mix": 1.0, "layer_norm": True, "activation": "elu"}
+
+SYSTEMS |= {
+    "ddpg": System(
+        "ddpg",
+        "sync",
+        "Lillicrap et al. 2016, Continuous control with deep reinforcement learning",
+        "a deterministic policy that climbs the gradient of its critic",
+    ),
+    "td3": System(
+        "ddpg",
+        "sync",
+        "Fujimoto et al. 2018, Addressing function approximation error in actor-critic methods",
+        "ddpg with twin critics, a delayed policy and noise on the target's actions",
+        settings={"twin": True, "policy_every": 2, "smoothing": 0.2},
+    ),
+    "d4pg": System(
+        "ddpg",
+        "sync",
+        "Barth-Maron et al. 2018, Distributed distributional deterministic policy gradients",
+        "ddpg with distributions of returns over n steps; distributed with --runtime process --actors N",
+        settings={**_ACME, "atoms": 51, "exploration_noise": 0.3, "learning_rate": 3e-4},
+    ),
+    "sac": System(
+        "sac",
+        "sync",
+        "Haarnoja et al. 2018, Soft actor-critic algorithms and applications",
+        "a random policy, rewarded for its entropy; for Discrete actions too",
+    ),
+    "mpo": System(
+        "mpo",
+        "sync",
+        "Abdolmaleki et al. 2018, Maximum a posteriori policy optimisation",
+        "sampled actions are weighted by their values; the policy follows within bounds on its KL",
+    ),
+    "dmpo": System(
+        "mpo",
+        "sync",
+        "Hoffman et al. 2020, Acme: a research framework for distributed reinforcement learning",
+        "mpo with a critic that gives distributions of returns",
+        settings={"atoms": 51},
+    ),
+    # Horgan 2018, appendix D, with networks of its sizes. The paper's replay holds 1,000,000 transitions.
+    "apex-dpg": System(
+        "ddpg",
+        "apex",
+        "Horgan et al. 2018, Distributed prioritized experience replay",
+        "ddpg with many actors, which compute priorities; items are removed by priority, too",
+        settings={
+            "n_step": 5,
+            "hidden": (300, 200),
+            "critic_hidden": (400, 300),
+            "activation": "tanh",
+            "learning_rate": 1e-4,
+            "target_period": 100,
+            "target_mix": 1.0,
+            "action_gradient_bound": 1.0,
+            "exploration_noise": 0.3,
+            "priority_exponent": 0.6,
+            "actor_priorities": True,
+            "eviction_exponent": -0.4,
+            "tolerance": 0.1,
+            "flush": 50,
+            "pull_every": 25,
+        },
+    ),
+    "seed-sac": System(
+        "sac",
+        "seed",
+        "Espeholt et al. 2020, SEED RL: scalable and efficient deep-RL with accelerated central inference",
+        "soft actor-critic with central acting beside the learner, and replay",
+        settings={"tolerance": 0.1},
+    ),
+}
+
+
+_CONTINUOUS = ("ddpg", "sac", "mpo")  # algorithms for a Box of actions; sac takes Discrete ones too
+
+
+def example(name: str) -> str:
+    """An environment that the system can be drawn and asked on: one of the actions that it is made for."""
+    return "Pendulum-v1" if find(name).algorithm in _CONTINUOUS else "CartPole-v1"
+
 
 def find(name: str) -> System:
     """The system of this name, or a sentence with the names that there are."""

@@ -11,9 +11,12 @@ from dataclasses import dataclass
 from typing import Any, Literal, overload
 
 from cavalcade.algorithms.a2c import A2C
+from cavalcade.algorithms.ddpg import DDPG
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.impala import Impala
+from cavalcade.algorithms.mpo import MPO
 from cavalcade.algorithms.ppo import PPO
+from cavalcade.algorithms.sac import SAC
 from cavalcade.config import described
 from cavalcade.errors import UserError
 from cavalcade.experiment.experiment import chosen, has_images, probe, require_known
@@ -43,8 +46,31 @@ class ImpalaSettings(Settings, Impala):
     """Settings of a run and of IMPALA."""
 
 
+@dataclass(frozen=True)
+class DDPGSettings(Settings, DDPG):
+    """Settings of a run and of DDPG, TD3 or D4PG."""
+
+
+@dataclass(frozen=True)
+class SACSettings(Settings, SAC):
+    """Settings of a run and of SAC."""
+
+
+@dataclass(frozen=True)
+class MPOSettings(Settings, MPO):
+    """Settings of a run and of MPO or DMPO."""
+
+
 # by algorithm
-KINDS: dict[str, type] = {"dqn": DQNSettings, "a2c": A2CSettings, "ppo": PPOSettings, "impala": ImpalaSettings}
+KINDS: dict[str, type] = {
+    "dqn": DQNSettings,
+    "a2c": A2CSettings,
+    "ppo": PPOSettings,
+    "impala": ImpalaSettings,
+    "ddpg": DDPGSettings,
+    "sac": SACSettings,
+    "mpo": MPOSettings,
+}
 
 
 @overload
@@ -66,6 +92,21 @@ def settings(
 def settings(
     system: Literal["impala", "seed-impala"], environment: Any = None, options: dict | None = None, **changed: Any
 ) -> ImpalaSettings: ...
+@overload
+def settings(
+    system: Literal["ddpg", "td3", "d4pg", "apex-dpg"],
+    environment: Any = None,
+    options: dict | None = None,
+    **changed: Any,
+) -> DDPGSettings: ...
+@overload
+def settings(
+    system: Literal["sac", "seed-sac"], environment: Any = None, options: dict | None = None, **changed: Any
+) -> SACSettings: ...
+@overload
+def settings(
+    system: Literal["mpo", "dmpo"], environment: Any = None, options: dict | None = None, **changed: Any
+) -> MPOSettings: ...
 @overload
 def settings(system: str, environment: Any = None, options: dict | None = None, **changed: Any) -> Any: ...
 

@@ -85,13 +85,13 @@ class Rule:
 
     def clipped(self, xp: Any, gradient: Any) -> tuple[Any, Any]:
         """The gradient with each group scaled down to its largest norm, and the norm of all before clipping."""
-        norm = xp.sqrt(xp.sum(gradient * gradient))
+        norm = xp.sqrt(gradient @ gradient)
         if self.alone:
             return _scaled(xp, gradient, norm, self.settings.clip), norm
         pieces = [gradient[cut.start : cut.end] for cut in self.cuts]
         norms = {}
         for name in self.groups:
-            squares = [xp.sum(piece * piece) for cut, piece in zip(self.cuts, pieces) if cut.group == name]
+            squares = [piece @ piece for cut, piece in zip(self.cuts, pieces) if cut.group == name]
             norms[name] = xp.sqrt(sum(squares[1:], squares[0]))
         clips = {name: self.settings.clip if group.clip is None else group.clip for name, group in self.groups.items()}
         scaled = [_scaled(xp, x, norms[cut.group], clips[cut.group]) for cut, x in zip(self.cuts, pieces)]

@@ -2,9 +2,9 @@
 
 from cavalcade.networks.activations import ACTIVATIONS
 from cavalcade.networks.images import image_of
-from cavalcade.networks.layers import Network, Rng, linear
+from cavalcade.networks.layers import Network, Rng, linear, mlp
 from cavalcade.networks.model import Model, build, forward_of
-from cavalcade.networks.torso import CONVOLUTIONS, Torso, dueling, gaussian
+from cavalcade.networks.torso import CONVOLUTIONS, Torso, conditioned, constants, dueling, gaussian
 
 __all__ = [
     "ACTIVATIONS",
@@ -14,9 +14,12 @@ __all__ = [
     "Rng",
     "Torso",
     "build",
+    "conditioned",
+    "constants",
     "dueling",
     "forward_of",
     "gaussian",
     "image_of",
     "linear",
+    "mlp",
 ]

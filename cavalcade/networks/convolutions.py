@@ -44,23 +44,36 @@ def small_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
 def nature_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
     """[N, C, H, W] in [0, 1] -> [N, 512]. Mnih 2015: convolutions 32 8x8/4, 64 4x4/2, 64 3x3/1, then 512 units.
     `shape`: (C, H, W)."""
+    return _chain(shape, ((32, 8, 4), (64, 4, 2), (64, 3, 1)), 512, initialiser)
+
+
+def shallow_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:
+    """[N, C, H, W] in [0, 1] -> [N, 256]. Mnih 2013 and 2016 (A3C): convolutions 16 8x8/4, 32 4x4/2, then 256 units.
+    An update costs half of one of the Nature CNN. `shape`: (C, H, W)."""
+    return _chain(shape, ((16, 8, 4), (32, 4, 2)), 256, initialiser)
+
+
+def _chain(
+    shape: tuple[int, int, int], convolutions: tuple[tuple[int, int, int], ...], units: int, initialiser: str
+) -> Network:
+    """Convolutions (outputs, pixels of a kernel's side, stride), each with a relu, then a layer of `units`."""
     channels, height, width = shape
-    plan = [(channels, 32, 8, 4), (32, 64, 4, 2), (64, 64, 3, 1)]
-    for _, _, size, stride in plan:
-        height, width = (height - size) // stride + 1, (width - size) // stride + 1
-    dense = linear(64 * height * width, 512, initialiser, np.sqrt(2.0))
+    inits = []
+    for outputs, size, stride in convolutions:
+        inits.append(_convolution(channels, outputs, size, initialiser))
+        channels, height, width = outputs, (height - size) // stride + 1, (width - size) // stride + 1
+    dense = linear(channels * height * width, units, initialiser, np.sqrt(2.0))
 
     def init(rng: Rng) -> Tree:
-        params = {str(i): _convolution(c, o, s, initialiser)(rng) for i, (c, o, s, _) in enumerate(plan)}
-        return {**params, "dense": dense.init(rng)}
+        return {**{str(i): one(rng) for i, one in enumerate(inits)}, "dense": dense.init(rng)}
 
     def apply(xp: Any, params: Tree, x: Any) -> Any:
-        for i, (_, _, _, stride) in enumerate(plan):
+        for i, (_, _, stride) in enumerate(convolutions):
             layer = params[str(i)]
             x = xp.rectified(xp.conv2d(x, layer["weight"], layer["bias"], stride))
         return xp.relu(dense.apply(xp, params["dense"], xp.reshape(x, (x.shape[0], -1))))
 
-    return Network(init, apply, 512, small=False)
+    return Network(init, apply, units, small=False)
 
 
 def impala_cnn(shape: tuple[int, int, int], initialiser: str) -> Network:

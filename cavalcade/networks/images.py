@@ -20,8 +20,13 @@ from cavalcade.errors import UserError
 from cavalcade.specs import Leaf
 
 SMALLEST = 4  # entries of a pixel axis; below, a convolution has nothing to slide over
-NATURE = 36  # pixels in a row that the three convolutions of the Nature CNN need
-CNNS = {"nature": "Nature CNN", "impala": "IMPALA CNN", "small": "small CNN"}  # name of a convolution, in words
+NEEDS = {"nature": 36, "shallow": 20}  # pixels in a row that the convolutions need; the others slide over any image
+CNNS = {  # name of a convolution, in words
+    "nature": "Nature CNN",
+    "shallow": "shallow CNN",
+    "impala": "IMPALA CNN",
+    "small": "small CNN",
+}
 
 
 @dataclass(frozen=True)
@@ -40,19 +45,19 @@ class Image:
         """(C, H, W), as CNNs want it."""
         return self.channels, self.height, self.width
 
-    @property
-    def large(self) -> bool:
-        """Whether the Nature CNN can take it."""
-        return min(self.height, self.width) >= NATURE
+    def fits(self, convolution: str) -> bool:
+        """Whether the network can take it."""
+        return min(self.height, self.width) >= NEEDS.get(convolution, SMALLEST)
 
     def cnn(self, convolution: str) -> str:
         """The name in `CNNS` of the network for this image. `convolution`: as the user has set it."""
         if convolution == "auto":
-            return "nature" if self.large else "small"
-        if convolution == "nature" and not self.large:
+            return "nature" if self.fits("nature") else "small"
+        if not self.fits(convolution):
+            least = NEEDS[convolution]
             raise UserError(
-                f"An image of {self.height}x{self.width} pixels is too small for the Nature CNN, which needs "
-                f"{NATURE}x{NATURE}; use --convolution auto, small or impala."
+                f"An image of {self.height}x{self.width} pixels is too small for the {CNNS[convolution]}, which needs "
+                f"{least}x{least}; use --convolution auto, small or impala."
             )
         return convolution
 

@@ -73,18 +73,36 @@ def linear(inputs: int, outputs: int, initialiser: str = "uniform", gain: float 
     return Network(init, lambda xp, p, x: xp.linear(x, p["weight"], p["bias"]), outputs)
 
 
-def mlp(inputs: int, hidden: tuple[int, ...], activation: str, initialiser: str) -> Network:
-    """x [N, inputs] -> [N, hidden[-1]]: linear layers of these sizes, each followed by the activation."""
-    sizes = pairwise((inputs, *hidden))
-    layers = {str(i): linear(a, b, initialiser, np.sqrt(2.0)) for i, (a, b) in enumerate(sizes)}
+def layer_norm(size: int) -> Network:
+    """x [N, size] -> [N, size]: every row with mean 0 and variance 1, then scaled and shifted (Ba 2016)."""
 
     def init(rng: Rng) -> Tree:
-        return {name: layer.init(rng) for name, layer in layers.items()}
+        return {"scale": np.ones(size, np.float32), "shift": np.zeros(size, np.float32)}
 
     def apply(xp: Any, params: Tree, x: Any) -> Any:
-        function = ACTIVATIONS[activation](xp)
+        centred = x - xp.mean(x, axis=-1, keepdims=True)
+        variance = xp.mean(xp.square(centred), axis=-1, keepdims=True)
+        return centred / xp.sqrt(variance + 1e-5) * params["scale"] + params["shift"]
+
+    return Network(init, apply, size)
+
+
+def mlp(inputs: int, hidden: tuple[int, ...], activation: str, initialiser: str, normalised: bool = False) -> Network:
+    """x [N, inputs] -> [N, hidden[-1]]: linear layers of these sizes, each followed by the activation. `normalised`:
+    the first one is followed by a layer norm and tanh instead, as in the agents of Acme (Hoffman 2020)."""
+    sizes = pairwise((inputs, *hidden))
+    layers = {str(i): linear(a, b, initialiser, np.sqrt(2.0)) for i, (a, b) in enumerate(sizes)}
+    norm = layer_norm(hidden[0]) if normalised and hidden else None
+
+    def init(rng: Rng) -> Tree:
+        params = {name: layer.init(rng) for name, layer in layers.items()}
+        return {**params, "norm": norm.init(rng)} if norm else params
+
+    def apply(xp: Any, params: Tree, x: Any) -> Any:
+        function = xp.rectified if activation == "relu" else ACTIVATIONS[activation](xp)  # in place where it can be
         for name, layer in layers.items():
-            x = function(layer.apply(xp, params[name], x))
+            x = layer.apply(xp, params[name], x)
+            x = xp.tanh(norm.apply(xp, params["norm"], x)) if norm and name == "0" else function(x)
         return x
 
     return Network(init, apply, hidden[-1] if hidden else inputs)

@@ -8,14 +8,14 @@ import numpy as np
 
 from cavalcade.errors import UserError, require_one_of
 from cavalcade.networks.activations import ACTIVATIONS
-from cavalcade.networks.convolutions import impala_cnn, nature_cnn, small_cnn
+from cavalcade.networks.convolutions import impala_cnn, nature_cnn, shallow_cnn, small_cnn
 from cavalcade.networks.images import image_of
 from cavalcade.networks.layers import Network, Rng, linear, mlp, orthogonal
 from cavalcade.specs import MASK, Leaf
 from cavalcade.tree import Tree, named
 
-CONVOLUTIONS = ("auto", "nature", "impala", "small")
-BUILDERS = {"nature": nature_cnn, "impala": impala_cnn, "small": small_cnn}
+CONVOLUTIONS = ("auto", "nature", "shallow", "impala", "small")
+BUILDERS = {"nature": nature_cnn, "shallow": shallow_cnn, "impala": impala_cnn, "small": small_cnn}
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,7 @@ class Torso:
     activation: str = "tanh"  # of the MLP, one of ACTIVATIONS; CNNs have the relu of their papers
     convolution: str = "auto"  # one of CONVOLUTIONS; auto: nature for images that it can take, small for smaller ones
     initialiser: str = "orthogonal"  # orthogonal, uniform
+    layer_norm: bool = False  # of the first layer of the MLP, as `mlp` says
 
     def __post_init__(self) -> None:
         require_one_of(self, activation=ACTIVATIONS, convolution=CONVOLUTIONS)
@@ -46,7 +47,7 @@ def torso(observation: Tree, settings: Torso, frames: int = 1) -> Network:
     }
     if vectors:
         width = sum(vector_size(leaf) for _, leaf in vectors)
-        parts["vector"] = mlp(width, settings.hidden, settings.activation, settings.initialiser)
+        parts["vector"] = mlp(width, settings.hidden, settings.activation, settings.initialiser, settings.layer_norm)
 
     def apply(xp: Any, params: Tree, obs: Tree) -> Any:
         if isinstance(observation, Leaf) and vectors:  # a shorter way for the usual case, because actors call it often
@@ -125,6 +126,16 @@ def gaussian(inputs: int, size: int, deviation: float = 1.0) -> Network:
         return xp.concat([centre, xp.broadcast_to(params["log_std"], centre.shape)], axis=1)
 
     return Network(init, apply, 2 * size)
+
+
+def constants(values: tuple[float, ...]) -> Network:
+    """Numbers that are learned and depend on nothing, such as a temperature: [N, len(values)], in each row the same.
+    `values`: those at first."""
+
+    def apply(xp: Any, params: Tree, x: Any) -> Any:
+        return xp.broadcast_to(params["values"], (x.shape[0], len(values)))
+
+    return Network(lambda rng: {"values": np.array(values, np.float32)}, apply, len(values))
 
 
 @dataclass(frozen=True)

@@ -16,11 +16,14 @@ import numpy as np
 
 from cavalcade.errors import UserError
 from cavalcade.specs import Leaf
+from cavalcade.tree import Tree
 
 # Far below any logit of a network, and far enough from the largest float32 (3e38) that sums of it stay finite.
 _ILLEGAL = -1e30
 # Bound of |log_std|: the KL needs exp(-2 * log_std), which would overflow for large numbers.
 _LARGEST_LOG_STD = 20.0
+_SQUASHED_LOG_STD = -20.0, 2.0  # bounds of the log standard deviation before tanh (Haarnoja 2018)
+_INSIDE = 1.0 - 1e-6
 _HALF_LOG_TAU = 0.5 * math.log(2.0 * math.pi)
 
 
@@ -166,6 +169,39 @@ class Gaussian:
         return self.xp.reshape(flat, (*flat.shape[:-1], *self.shape))
 
 
+class SquashedGaussian:
+    """tanh of independent normals, in the unit box -1 .. 1 (Haarnoja 2018); parameters as those of `Gaussian`."""
+
+    def __init__(self, xp: Any, parameters: Any):
+        self.xp, self.size = xp, parameters.shape[-1] // 2  # D
+        self.mean = parameters[..., : self.size]  # [..., D], before tanh
+        self.log_std = xp.clip(parameters[..., self.size :], *_SQUASHED_LOG_STD)  # [..., D]
+
+    def sample(self, noise: Any) -> tuple[Any, Any]:
+        """Actions [..., D] from standard normal `noise` [..., D], and their log-probabilities [...]. These are computed
+        from what tanh was taken of, so they are exact where the action itself has been rounded to 1."""
+        before = self.mean + self.xp.exp(self.log_std) * noise
+        return self.xp.tanh(before), self._log_prob(before, noise)
+
+    def log_prob(self, action: Any) -> Any:
+        """[...] of actions [..., D]; one nearer to an edge than 1e-6 counts as 1e-6 from it."""
+        xp = self.xp
+        inside = xp.clip(action, -_INSIDE, _INSIDE)
+        before = 0.5 * (xp.log1p(inside) - xp.log1p(-inside))  # atanh
+        return self._log_prob(before, (before - self.mean) * xp.exp(-self.log_std))
+
+    def _log_prob(self, before: Any, score: Any) -> Any:
+        """The density of the normal divided by the slope of tanh, 1 - tanh^2, whose logarithm is
+        2 (log 2 - x - softplus(-2 x)) without cancellation."""
+        xp = self.xp
+        slope = 2.0 * (math.log(2.0) - before - xp.softplus(-2.0 * before))
+        return -xp.sum(0.5 * score * score + self.log_std + slope, axis=-1) - self.size * _HALF_LOG_TAU
+
+    def mode(self) -> Any:
+        """The action at the mean of the normals, by which the policy is judged."""
+        return self.xp.tanh(self.mean)
+
+
 def make(xp: Any, leaf: Leaf, parameters: Any, mask: Any = None) -> Distribution:
     """The distribution over actions of this kind, from `parameters` [..., parameter_count(leaf)]."""
     if leaf.kind == "discrete":
@@ -196,6 +232,17 @@ def draw_noise(leaf: Leaf, rng: np.random.Generator, *leading: int) -> np.ndarra
         return np.negative(waiting, dtype=np.float32, casting="same_kind")
     _require_box(leaf)
     return rng.standard_normal((*leading, math.prod(leaf.shape)), np.float32)
+
+
+def correlated(noise: Tree, last: Tree, first: np.ndarray, correlation: float) -> Tree:
+    """The noise of a step with its `action` z_t = c z_{t-1} + sqrt(1 - c^2) eps_t [count, D], from standard normal
+    eps_t of `noise` and z_{t-1} of `last`; begun anew where `first` [count] is true. By itself each z_t is standard
+    normal. It is Ornstein-Uhlenbeck noise, looked at once a step, whose theta is 1 - c."""
+    if not correlation:
+        return noise
+    drawn, before = noise["action"], last["action"]
+    moved = np.where(first[:, None], drawn, correlation * before + math.sqrt(1.0 - correlation**2) * drawn)
+    return {**noise, "action": moved}
 
 
 def _require_box(leaf: Leaf) -> None:

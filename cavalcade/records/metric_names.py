@@ -40,6 +40,19 @@ METRICS = {
     "kl_coefficient": Metric("learning/kl_coefficient", "with a penalty: its weight"),
     "rho": Metric("learning/rho", "mean of V-trace's ratios, none above 1: how much of the data still counts"),
     "q": Metric("learning/q", "mean of the predicted action values; it should settle near the returns to come"),
+    "value": Metric("learning/value", "mean of what the first critic predicts for the actions that were taken"),
+    "policy_value": Metric("learning/policy_value", "mean of what the first critic predicts for the policy's actions"),
+    "outside_support": Metric(
+        "learning/outside_support", "with atoms: share of the critics' targets that lies beyond them; it should be 0"
+    ),
+    "temperature": Metric(
+        "learning/temperature", "what a nat of entropy is worth, or the temperature of MPO's weights"
+    ),
+    "kl_mean": Metric(
+        "learning/kl_mean", "of MPO: divergence of the policy's mean from the target policy's, per entry"
+    ),
+    "kl_deviation": Metric("learning/kl_deviation", "the same of its deviation"),
+    "deviation": Metric("learning/deviation", "of a Gaussian policy, in half-widths of the Box, mean over its entries"),
     "error": Metric("learning/error", "mean size of the temporal-difference error"),
     "gradient_norm": Metric("learning/gradient_norm", "global norm of the gradient before it is clipped"),
     "learning_rate": Metric("learning/learning_rate", "of the next update, as the schedule has it"),
@@ -58,6 +71,22 @@ METRICS = {
     "frames_per_second": Metric("speed/frames_per_second", "frames that the environments played each second"),
     "updates_per_second": Metric("speed/updates_per_second", "updates each second, over ten rows or more"),
     "adjusted": Metric("active/adjusted", "sentences on what `--adjust-every` changed; in `metrics.jsonl` only"),
+}
+
+
+class Alarm(NamedTuple):
+    """A metric above this number says that a run learns something wrong; the sentence says what to change."""
+
+    above: float
+    sentence: str
+
+
+ALARMS = {
+    "outside_support": Alarm(
+        0.05,
+        "More than 5 % of the returns that critics learn lie outside their atoms, where they are cut off; give a lower "
+        "--value-low or a higher --value-high.",
+    )
 }
 FAMILIES = {  # by the beginning of their names
     "time_": Metric("time/", "`time_ROLE`, `time_KIND_ROLE`: share of the time of all, or of a kind of process"),

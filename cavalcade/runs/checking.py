@@ -136,7 +136,7 @@ class Check:
         self._say("ok", "spaces", f"Observations: {seen}; actions: {_described(spec.action)}.")
         if spec.action.kind != "box":
             return
-        low, high = np.array(spec.action.low), np.array(spec.action.high)
+        low, high = spec.action.bounds
         advice = "policies begin with actions around 0 with a deviation of 1"
         if not (np.isfinite(low) & np.isfinite(high)).all():
             self._say("warning", "actions", f"Some actions have no bounds; {advice}, so give bounds that fit.")

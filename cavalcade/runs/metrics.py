@@ -6,6 +6,7 @@ from itertools import pairwise
 
 import numpy as np
 
+from cavalcade.records import ALARMS
 from cavalcade.runs.budget import Budget, Ledger, together
 
 WINDOW = 100  # episodes behind the median and the quartiles
@@ -29,7 +30,7 @@ class Metrics:
         self.step, self.updates = 0, 0
         self.lag, self.lagged = 0.0, 0  # sum of the lags of updates, and number of these updates
         self.adjustments: list[dict] = []  # decisions of the adjuster in the whole run
-        self.remarks: dict[str, str] = {}  # field of the observation -> sentence
+        self.remarks: dict[str, str] = {}  # field of the observation, or metric -> sentence
         self.ledger = Ledger(places)
         self.start: dict | None = None  # seconds booked until the first row, while processes waited for others to start
         self.recent: Budget = {}  # the budget of the rows that speeds are taken from
@@ -99,6 +100,8 @@ class Metrics:
         row |= {f"time_{role}": share for role, share in together(self.recent).items()}
         if self.ledger.places:
             row |= {f"time_{kind}_{role}": x for kind, spent in self.recent.items() for role, x in spent.shares.items()}
+        alarmed = {name: alarm.sentence for name, alarm in ALARMS.items() if row.get(name, 0.0) > alarm.above}
+        self.remarks = {**alarmed, **self.remarks}
         return row
 
     def _forget_rates(self, now: float, updates: int) -> None:

@@ -15,7 +15,7 @@ from cavalcade.experiment import ALGORITHMS, Experiment, Settings
 from cavalcade.networks.activations import ACTIVATIONS
 from cavalcade.optimiser import NAMES
 from cavalcade.tree import Layout
-from tests.learning.test_learner import CASES, parts_of, random_items, vector
+from tests.learning.test_learner import CASES, random_items, vector
 
 CHOICES = {  # for words, another one that means something
     "optimiser_name": list(NAMES),
@@ -28,7 +28,9 @@ CHOICES = {  # for words, another one that means something
 }
 
 
-BINDS = {"entropy_ladder": 2.0}  # where half of the default is not allowed
+BINDS = {"entropy_ladder": 2.0, "eviction_exponent": -0.4}  # where half of the default is not allowed
+CRITICS = {"hidden": (8, 4), "critic_hidden": (8, 4), "batch": 8, "replay_start": 32}
+SYSTEMS = CASES | {name: (name, "Pendulum-v1", CRITICS) for name in ("ddpg", "sac", "mpo")}
 
 
 def other_values(field: dataclasses.Field) -> list:
@@ -68,13 +70,21 @@ WITH = {
     "clip": {"clip": 0.01},
     "replay_size": {"impala": {"replay_share": 0.5}},
     "entropy_ladder": {"entropy_cost": 0.1},
+    "atoms": {"atoms": 11},
+    "value_low": {"atoms": 11},
+    "value_high": {"atoms": 11},
+    "actor_priorities": {"priority_exponent": 0.6},
+    "eviction_exponent": {"priority_exponent": 0.6},
+    "smoothing_bound": {"smoothing": 0.2},
+    "epsilon": {"epsilon": 1e-6},
+    "epsilon_mean": {"epsilon_mean": 1e-9},
 }
 GAUSSIAN = ("initial_deviation", "noise_correlation")  # which matter for continuous actions
 
 
 def defaults(name: str, environment: str, settings: dict):
     """The parts of a run with these settings and small networks, without a preset."""
-    system, _, small = CASES[name]
+    system, _, small = SYSTEMS[name]
     run = Settings(steps=10_000, backend="numpy", envs=4, preset="none")
     return Experiment.create(system, environment, run, {**small, **settings}).parts
 
@@ -115,11 +125,9 @@ def test_every_setting_changes_something(name):
         before = before.get(name, {}) if field == "replay_size" else before
         if field in before:  # a value at which it binds, against its default
             before, value = {}, before[field]
-        if (
-            getattr(defaults(name, "CartPole-v1", {}).algorithm, field) == value
-        ):  # these tests have it otherwise already
+        where = "Pendulum-v1" if field in GAUSSIAN else SYSTEMS[name][1]
+        if getattr(defaults(name, where, {}).algorithm, field) == value:  # these tests have it otherwise already
             value = getattr(ALGORITHMS[name](), field)
-        where = "Pendulum-v1" if field in GAUSSIAN else "CartPole-v1"
         if effects(name, where, before) == effects(name, where, {**before, field: value}):
             idle.append(f"{field}={value}")
     assert set(idle) == {f"convolution={other}" for other in CHOICES["convolution"] if other != "auto"}
@@ -127,7 +135,7 @@ def test_every_setting_changes_something(name):
 
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_the_convolution_is_that_of_images(name):
-    spec = parts_of(name, "numpy").spec
+    spec = defaults(name, SYSTEMS[name][1], {}).spec
     pixels = dataclasses.replace(spec, observation=observation_spec(gym.spaces.Box(0, 255, (36, 36, 1), np.uint8)))
     sizes = {
         kind: Layout.of(ALGORITHMS[name](convolution=kind).model(pixels).init(np.random.default_rng(0))).size

@@ -11,7 +11,7 @@ from cavalcade.checkpoints import checkpoint
 from cavalcade.errors import UserError
 from cavalcade.experiment.experiment import ALGORITHMS, ARCHITECTURES, Experiment, Settings
 from cavalcade.experiment.matrix import table, why_not, wirings
-from cavalcade.experiment.systems import SYSTEMS
+from cavalcade.experiment.systems import SYSTEMS, example
 from cavalcade.runs.inspection import SavedTables, look
 from tests.helpers.leftovers import nothing_is_left  # noqa: F401
 
@@ -21,8 +21,22 @@ SMALL = {
     "ppo": {"hidden": (16,), "unroll": 8},
     "impala": {"hidden": (16,), "unroll": 8, "batch": 10},
 }
+CRITICS = {"hidden": (8,), "critic_hidden": (8,), "replay_size": 2_000, "replay_start": 32, "batch": 8}
+SMALL |= {name: {**CRITICS, "update_every": 16} for name in ("ddpg", "sac", "mpo")}
 RUNS = [(algorithm, row) for algorithm in ("dqn", "a2c") for row in wirings() if not why_not(algorithm, row)]
 RUNS += [("impala", ("local", "shards", updates)) for updates in ("own", "allreduce")]
+# what ddpg, sac and mpo add to dqn are actions of floats and the parts of their networks: each choice of each axis
+RUNS += [
+    (algorithm, row)
+    for algorithm in ("ddpg", "sac", "mpo")
+    for row in [
+        ("local", "shared", "own"),
+        ("central", "shared", "own"),
+        ("central", "shards", "hogwild"),
+        ("local", "bundled", "allreduce"),
+        ("local", "shared", "parameter-server"),
+    ]
+]
 ALL = "CAVALCADE_ALL_ROWS" in os.environ  # make rows
 BOUNDED = {"envs": 4, "actors": 2, "evaluations": 0, "steps": 1_500, "backend": "numpy"}
 
@@ -39,8 +53,8 @@ def placed(row):
 def learned(algorithm, row):
     """The parameters after some rounds in one process, and what the learners had done by then."""
     settings = Settings(**BOUNDED, **placed(row), seed=3)
-    runtime = Experiment.create(algorithm, "CartPole-v1", settings, SMALL[algorithm]).launch()
-    for _ in range(150):
+    runtime = Experiment.create(algorithm, example(algorithm), settings, SMALL[algorithm]).launch()
+    for _ in range(150 if example(algorithm) == "CartPole-v1" else 50):
         runtime.round()
     learners = [node for name, node in runtime.objects.items() if name.startswith("learner")]
     vectors, updates = [node.published[0] for node in learners], [node.version for node in learners]
@@ -81,12 +95,11 @@ def test_trainers_of_ga3c_draw_from_one_queue_and_change_one_model():
     assert runs[0][0] == runs[1][0] and np.array_equal(runs[0][1], runs[1][1])
 
 
-@pytest.mark.parametrize("system", ["apex-dqn", "a2c", "impala"])
+@pytest.mark.parametrize("system", ["apex-dqn", "a2c", "impala", "apex-dpg"])
 def test_shards_go_on_exactly_from_a_checkpoint(tmp_path, system):
     """Three actors on two shards. Where queues fill unevenly there are moments when part of a batch has come."""
-    algorithm = system.removeprefix("apex-")
     settings = Settings(**{**BOUNDED, "actors": 3}, experience="shards", seed=3)
-    experiment = Experiment.create(system, "CartPole-v1", settings, SMALL[algorithm])
+    experiment = Experiment.create(system, example(system), settings, SMALL[SYSTEMS[system].algorithm])
     runtime, waited = experiment.launch(), 0
     for rounds in range(60, 120):
         runtime.round()
@@ -118,13 +131,15 @@ SOME = [
     ("a2c", ("local", "bundled", "hogwild")),
     ("a2c", ("central", "shared", "own")),
     ("a2c", ("central", "bundled", "parameter-server")),
+    ("d4pg", ("local", "bundled", "allreduce")),
+    ("d4pg", ("local", "shared", "parameter-server")),
 ]
 
 
-@pytest.mark.parametrize("algorithm, row", RUNS if ALL else SOME, ids=named)
-def test_a_row_runs_in_processes(tmp_path, algorithm, row):
-    settings = {**BOUNDED, **placed(row), **SMALL[algorithm], "runtime": "process"}
-    run = cavalcade.train(algorithm, "CartPole-v1", out=tmp_path / "run", display=False, **settings)
+@pytest.mark.parametrize("system, row", [*RUNS, *SOME[-2:]] if ALL else SOME, ids=named)
+def test_a_row_runs_in_processes(tmp_path, system, row):
+    settings = {**BOUNDED, **placed(row), **SMALL[SYSTEMS[system].algorithm], "runtime": "process"}
+    run = cavalcade.train(system, example(system), out=tmp_path / "run", display=False, **settings)
     last = list(run.rows())[-1]
     assert 1_500 <= last["step"] < 1_500 + 2 * 4 and last["updates"] > 0
     assert (run.path / "policy" / "policy.json").exists() and not (run.path / "faults.jsonl").exists()
@@ -132,12 +147,14 @@ def test_a_row_runs_in_processes(tmp_path, algorithm, row):
 
 
 def assert_tables_can_be_looked_into(run):
-    """Each of them, wherever the process that held it has saved it."""
-    tables = SavedTables(run.path)
+    """Each of them, wherever the process that held it has saved it. On a busy machine one bundle may have made all
+    steps, so that the learner of another has made no update."""
+    tables, versions = SavedTables(run.path), []
     for number in range(len(tables)):
         with tables.open(number) as (found, version):
             found.check()
-            assert version > 0
+            versions.append(version)
+    assert max(versions) > 0
     assert "\n".join(look(run.path)).count("window: ") == len(tables) > 0
 
 
@@ -161,13 +178,14 @@ def test_a_row_runs_on_ray(tmp_path, algorithm, row):
 RUNTIMES = ("inprocess", "process", "ray")
 ALL_NUMBERS = [(system, actors, runtime) for system in SYSTEMS for actors in (1, 2, 3, 5) for runtime in RUNTIMES]
 SOME_NUMBERS = [(system, 3, "inprocess") for system in SYSTEMS] + [("ga3c", 1, "process")]
+SOME_NUMBERS += [("apex-dpg", 2, "process"), ("seed-sac", 2, "process")]
 
 
 def started(system, out, steps, **settings):
     """A short run of a system; skipped where the runtime cannot have it."""
     if settings["runtime"] == "ray" and ARCHITECTURES[SYSTEMS[system].architecture][0].updates == "hogwild":
         pytest.skip(f"{system} changes memory that its learners share")
-    run = cavalcade.train(system, "CartPole-v1", out=out, display=False, evaluations=0, steps=steps, **settings)
+    run = cavalcade.train(system, example(system), out=out, display=False, evaluations=0, steps=steps, **settings)
     last = list(run.rows())[-1]
     assert last["step"] >= steps and last["updates"] > 0 and not (run.path / "faults.jsonl").exists()
 
@@ -221,7 +239,7 @@ def test_every_system_is_a_row_and_can_be_drawn():
     for name, system in SYSTEMS.items():
         row, _ = ARCHITECTURES[system.architecture]
         assert isinstance(row, Wiring)
-        drawn = Experiment.create(name, "CartPole-v1", Settings(actors=2), {}).program().graph()
+        drawn = Experiment.create(name, example(name), Settings(actors=2), {}).program().graph()
         assert drawn.startswith("flowchart") and "learner" in drawn
 
 

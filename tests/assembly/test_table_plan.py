@@ -13,7 +13,7 @@ from cavalcade.errors import UserError
 from cavalcade.experience import Episode, NStep, Unroll
 from cavalcade.experiment.experiment import Experiment, Settings
 from cavalcade.experiment.matrix import HOME, wirings
-from cavalcade.experiment.systems import SYSTEMS
+from cavalcade.experiment.systems import SYSTEMS, example
 from cavalcade.programs.program import Handle
 from cavalcade.table import Items, Rows, RowSpec, Signature, Table, port
 from tests.helpers.apart import Apart
@@ -26,15 +26,15 @@ SMALL = {
     "ppo": {"hidden": (4,), "unroll": 8},
     "impala": {"hidden": (4,), "unroll": 8, "batch": 6},
 }
+SMALL["ddpg"] = SMALL["sac"] = {**SMALL["dqn"], "critic_hidden": (4,)}
 
 
 class Ends(gym.Env):
     """Every step ends an episode: rows are used up twice as fast, and by unrolls as slowly released as ever."""
 
-    action_space = gym.spaces.Discrete(2)
-
-    def __init__(self, width=4, cut=False):
+    def __init__(self, width=4, cut=False, continuous=False):
         self.observation_space, self.cut = gym.spaces.Box(0, 1, (width,), np.float32), cut
+        self.action_space = gym.spaces.Box(-2, 2, (3,), np.float32) if continuous else gym.spaces.Discrete(2)
 
     def reset(self, *, seed=None, options=None):
         return np.zeros(self.observation_space.shape, np.float32), {}
@@ -45,8 +45,10 @@ class Ends(gym.Env):
 
 # --- what the environments of a writer hold --------------------------------------------------------------------------
 
+DISCRETE = np.zeros(1, np.int64)  # an action of one environment
 
-def worst(item, signature, extras, patience):
+
+def worst(item, signature, extras, patience, action):
     """Rows that one environment holds at most, and rows that it takes in one step at most, where episodes of one step
     end in all ways. Nothing is inserted: what is in use is held by the stream."""
     environments = VectorAdapter(Streams(1, MODES[1], longest=1), "streams", 0)
@@ -54,7 +56,7 @@ def worst(item, signature, extras, patience):
     take, taken = table.take_rows, []
     table.take_rows = lambda count, writer: taken.append(count) or take(count, writer)
     adder = item.adder(table, 1, 0, patience, lambda items: items["reward"])
-    obs, action = environments.reset(), np.zeros(1, np.int64)
+    obs = environments.reset()
     held = at_once = 0
     for _ in range(4 * (adder.stream.horizon + 40)):
         step = environments.step(action)
@@ -75,14 +77,14 @@ def test_no_environment_holds_more_rows_than_are_reckoned(item, wide, patience):
     environments = VectorAdapter(Streams(1, MODES[1]), "streams", 0)
     signature = item.signature(environments.spec, {}, {"wide": np.zeros(300 if wide else 1, np.float32)})
     extras = {"wide": np.zeros(300 if wide else 1, np.float32)} if not isinstance(item, NStep) else {}
-    held, _ = worst(item, signature, extras, patience)
+    held, _ = worst(item, signature, extras, patience, DISCRETE)
     assert held <= item.rows_under_way(signature.rows, 1, patience) <= 2 * held + 8, "no more than is of use"
 
 
 def test_whole_episodes_hold_no_more_either():
     item, environments = Episode(6, 0.9), VectorAdapter(Streams(1, MODES[1]), "streams", 0)
     signature = item.signature(environments.spec, {}, {})
-    assert worst(item, signature, {}, 0)[0] <= item.rows_under_way(signature.rows, 1)
+    assert worst(item, signature, {}, 0, DISCRETE)[0] <= item.rows_under_way(signature.rows, 1)
 
 
 def test_beginning_again_before_anything_was_written_leaves_no_rows_behind():
@@ -103,7 +105,9 @@ def test_beginning_again_before_anything_was_written_leaves_no_rows_behind():
 
 @functools.cache
 def experiment(system):
-    return Experiment.create(system, "CartPole-v1", SETTINGS, {})
+    continuous = example(system) == "Pendulum-v1"
+    environment = functools.partial(Ends, continuous=True) if continuous else "CartPole-v1"
+    return Experiment.create(system, environment, SETTINGS, {})
 
 
 def programs():
@@ -143,9 +147,8 @@ def writers(program, table):
 @functools.cache
 def worst_of(item, system, patience):
     x = experiment(system).parts
-    return worst(
-        item, x.signature, {} if isinstance(item, NStep) and not item.prioritised else extras_of(system), patience
-    )
+    extras = {} if isinstance(item, NStep) and not item.prioritised else extras_of(system)
+    return worst(item, x.signature, extras, patience, x.spec.action.zeros(1))
 
 
 def extras_of(system):
@@ -196,6 +199,8 @@ HARDEST = [
     ("impala", {"actors": 2}, {"width": 400}),
     ("seed-impala", {"actors": 5, "experience": "shards", "predictors": 2}, {"cut": True}),
     ("apex-dqn", {"actors": 3, "acting": "central", "experience": "shards"}, {}),
+    ("apex-dpg", {"actors": 3, "experience": "shards"}, {"continuous": True, "cut": True}),
+    ("seed-sac", {"actors": 5, "predictors": 2}, {"continuous": True}),
     ("a2c", {"actors": 3, "experience": "shards", "shards": 3}, {"width": 400, "cut": True}),
 ]
 

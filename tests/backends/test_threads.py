@@ -49,3 +49,17 @@ def test_threads_of_torch_do_not_wait_awake_for_long(chosen, expected):
     environment = {**own, **({"GOMP_SPINCOUNT": chosen} if chosen else {})}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment)
     assert done.stdout.strip() == expected, done.stderr[-2000:]
+
+
+def test_threads_reach_xla():
+    script = """
+import os
+from cavalcade import backends
+xp = backends.load("jax", 3).xp
+(xp.ones((600, 600)) @ xp.ones((600, 600))).block_until_ready()
+names = [open(f"/proc/self/task/{number}/comm").read() for number in os.listdir("/proc/self/task")]
+print(sum("XLA" in name for name in names))
+"""
+    own = {name: value for name, value in os.environ.items() if name not in ("NPROC", "PJRT_NPROC")}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=own)
+    assert done.stdout.strip() == "3", done.stderr[-2000:]

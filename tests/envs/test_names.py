@@ -90,7 +90,7 @@ def test_the_command_and_its_processes_find_the_module(folder):
 @pytest.mark.parametrize(
     ("name", "module", "package"),
     [
-        ("dm_control/cartpole-swingup-v0", "shimmy", "shimmy[dm-control]"),
+        ("FlappyBird-v0", "flappy_bird_gymnasium", "flappy-bird-gymnasium"),
         ("highway-fast-v0", "highway_env", "highway-env"),
         ("FetchReach-v4", "gymnasium_robotics", "gymnasium-robotics"),
     ],
@@ -119,11 +119,15 @@ def test_ids_of_known_packages(folder, monkeypatch, name, module, package):
         ("MinAtar/Breakout-v1", "minatar", "minatar"),
         ("LunarLander-v3", "box2d", "gymnasium.envs.box2d.lunar_lander"),
         ("HalfCheetah-v5", "mujoco", "gymnasium.envs.mujoco.half_cheetah_v5"),
+        ("dm_control/cartpole-balance-v0", "dm-control", "dm_control"),
+        ("dm_control/cartpole-balance-v0", "dm-control", "shimmy"),
+        ("shimmy:dm_control/cartpole-balance-v0", "dm-control", "shimmy"),
     ],
 )
 @pytest.mark.filterwarnings("ignore")
 def test_ids_of_extras_whose_package_is_missing(monkeypatch, name, extra, part):
-    without = {key: value for key, value in gym.registry.items() if not key.startswith(("MiniGrid", "BabyAI", "MinA"))}
+    optional = ("MiniGrid", "BabyAI", "MinA", "dm_control")
+    without = {key: value for key, value in gym.registry.items() if not key.startswith(optional)}
     monkeypatch.setattr(gym.envs.registration, "registry", without)
     monkeypatch.setattr(gym, "registry", without)
     monkeypatch.setitem(sys.modules, part, None)  # importing it raises, as if it were not installed

@@ -1,5 +1,7 @@
 """Spaces arrive as trees of arrays that count from zero; actions arrive as the environment wants them."""
 
+import json
+
 import gymnasium as gym
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ from gymnasium.vector import AutoresetMode, SyncVectorEnv
 
 from cavalcade import envs, tree
 from cavalcade.errors import UserError
+from cavalcade.specs import EnvSpec
 
 
 class Scripted(gym.Env):
@@ -133,6 +136,35 @@ def test_box_actions_are_clipped_and_keep_their_dtype():
         assert action.tolist() == [[9.0, 9.0]]  # the caller's array is its own
         if environments.resume == "replayed":
             assert environments.state()["actions"].tolist() == [[0.5, 9.0]]  # though the environment zeroed its copy
+
+
+ONE_SIDED = spaces.Box(np.array([0.0, -np.inf, -2.0]), np.array([np.inf, 1.0, 3.0]), dtype=np.float64)
+
+
+@pytest.mark.parametrize(
+    ("environment", "low", "high"),
+    [
+        ("InvertedPendulum-v5", [-3], [3]),
+        ("HalfCheetah-v5", [-1] * 6, [1] * 6),
+        ("BipedalWalker-v3", [-1] * 4, [1] * 4),
+        ("LunarLanderContinuous-v3", [-1, -1], [1, 1]),
+        ("dm_control/quadruped-walk-v0", [-1, -1, -0.8] * 4, [1, 1.1, 0.8] * 4),
+        ("dm_control/lqr-lqr_2_1-v0", [-np.inf], [np.inf]),  # declared as 1e10, MuJoCo's largest number
+        (lambda: Scripted(spaces.Box(0, 1, (1,)), ONE_SIDED), [0, -np.inf, -2], [np.inf, 1, 3]),
+        (lambda: Scripted(spaces.Box(0, 1, (1,)), spaces.Box(-2, 5, (9, 9))), np.full((9, 9), -2), np.full((9, 9), 5)),
+    ],
+)
+@pytest.mark.filterwarnings("ignore")
+def test_bounds_of_actions_and_the_same_from_json(environment, low, high):
+    environments = envs.make(environment, 1, seed=0)
+    written = json.dumps(environments.spec.to_json(), allow_nan=False)
+    environments.close()
+    for spec in (environments.spec, EnvSpec.from_json(json.loads(written))):
+        bounds = spec.action.bounds
+        assert [bound.shape for bound in bounds] == [spec.action.shape] * 2
+        np.testing.assert_array_equal(bounds, np.asarray([low, high], spec.action.dtype))
+        actions = envs.random_actions(spec, None, 5, np.random.default_rng(0))
+        assert actions.shape == (5, *spec.action.shape)
 
 
 @pytest.mark.parametrize(

@@ -3,7 +3,7 @@ were when their settings were the defaults."""
 
 import re
 from fnmatch import fnmatchcase
-from itertools import combinations
+from itertools import combinations, product
 
 import gymnasium as gym
 import pytest
@@ -46,10 +46,22 @@ def test_every_family_has_presets():
         ("dqn", "MinAtar/Breakout-v1"),
         ("a2c", "ALE/Pong-v5"),
         ("ppo", "HalfCheetah-v5"),
+        *product(
+            ("sac", "seed-sac", "td3", "ddpg"), ("MountainCarContinuous-v0", "LunarLanderContinuous-v3", "Ant-v5")
+        ),
+        *product(("sac", "seed-sac", "td3", "ddpg", "d4pg", "dmpo"), ("Pendulum-v1",)),
     ):
         assert find_preset(system, environment).source, environment
-    for system in SYSTEMS:
+    for system in ON_CARTPOLE:
         assert find_preset(system, "CartPole-v0").source == "ours, chosen for seconds to solved"
+
+
+def test_the_support_of_a_preset_holds_the_returns_of_its_task():
+    """A reward of Pendulum is at least -16.3; from where the pole hangs it takes about 100 steps to swing it up."""
+    for system in ("d4pg", "dmpo"):
+        algorithm = made(system, "Pendulum-v1").algorithm
+        lowest = -16.3 * (1.0 - algorithm.discount**200) / (1.0 - algorithm.discount)
+        assert algorithm.atoms == 51 and algorithm.value_low < lowest and algorithm.value_high == 0.0
 
 
 # --- CartPole as it was when these were the defaults --------------------------------------------------------------
@@ -95,7 +107,7 @@ def made(system, environment="CartPole-v1", overrides=None, **given) -> Experime
     return Experiment.create(system, environment, settings, overrides or {})
 
 
-@pytest.mark.parametrize("system", SYSTEMS)
+@pytest.mark.parametrize("system", ON_CARTPOLE)
 def test_cartpole_has_the_settings_that_were_chosen_on_it(system):
     config = made(system).config()
     assert {name: config["algorithm"][name] for name in ON_CARTPOLE[system]} == ON_CARTPOLE[system]

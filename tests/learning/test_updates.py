@@ -638,7 +638,7 @@ def change_together(address, make, draws, begin, path):
     updates = LockFree(learner, address.connect())
     start, jumps, before = params(learner), 0, 0
     begin.wait(60)
-    for number in range(1000):  # of two updates each
+    for number in range(400):  # of two updates each
         for _ in updates.update(draws[number % len(draws)]):
             pass
         jumps += learner.updates - before > 2
@@ -656,7 +656,7 @@ def test_two_processes_change_the_same_parameters_without_a_lock(backend, tmp_pa
     processes = [started(change_together, address, parts.learner, d, begin, p) for d, p in zip(draws, paths)]
     assert joined(*processes) == [0, 0]
     version, last = int(shared.arrays["version"][0]), shared.arrays["params"]
-    assert 2_000 < version <= 4_000 and np.isfinite(last).all()
+    assert 800 < version <= 1_600 and np.isfinite(last).all()
     found = [np.load(path) for path in paths]
     for one in found:
         assert one["jumps"] > 10, "it saw the other's updates between its own"

@@ -87,6 +87,9 @@ def test_bytes_are_divided_by_the_highest_value_that_is_declared():
 def test_the_nature_cnn_refuses_what_is_too_small_for_it():
     with pytest.raises(UserError, match=r"7x7 pixels is too small .* use --convolution auto, small or impala"):
         torso(leaf((7, 7, 3)), Torso(convolution="nature"))
+    with pytest.raises(UserError, match=r"19x84 pixels is too small for the shallow CNN, which needs 20x20"):
+        torso(leaf((19, 84, 3)), Torso(convolution="shallow"))
+    assert torso(leaf((20, 20, 3)), Torso(convolution="shallow")).sees.endswith("shallow CNN")
     assert torso(leaf((7, 7, 3)), Torso(convolution="impala")).sees.endswith("IMPALA CNN")
     assert torso(leaf((40, 40, 3)), Torso(convolution="small")).sees.endswith("small CNN")
 

@@ -3,6 +3,7 @@
 import json
 import os
 import signal
+import time
 from pathlib import Path
 
 import pytest
@@ -48,6 +49,15 @@ class Listener(cavalcade.Callback):
 
     def on_end(self, run, report):
         self.heard.append(("end", report))
+
+
+class Patient:
+    """Waits at every row for the first checkpoint, so that a slow disk does not let the run end before it."""
+
+    def on_metrics(self, run, row):
+        deadline = time.monotonic() + 20
+        while not any(run.checkpoints.glob("step-*")) and time.monotonic() < deadline:
+            time.sleep(0.01)
 
 
 class Stopping(Listener):
@@ -126,8 +136,8 @@ def test_what_a_callback_does_to_its_row_stays_there(tmp_path):
 @pytest.mark.parametrize("hook", ["on_metrics", "on_evaluation", "on_checkpoint"])
 def test_any_hook_may_end_the_run_and_it_can_be_resumed(hook, tmp_path, capsys):
     stopping, listener = Stopping(hook), Listener()
-    often = {"checkpoint_seconds": 0} if hook == "on_checkpoint" else {}
-    run = train(tmp_path / "run", stopping, listener, display=None, **often)
+    often, patient = ({"checkpoint_seconds": 0}, [Patient()]) if hook == "on_checkpoint" else ({}, [])
+    run = train(tmp_path / "run", stopping, listener, *patient, display=None, **often)
     step = checkpoint.load_latest(run.checkpoints)[1]
     assert 0 < step < 640
     assert f"Stopped by Stopping.{hook} at step {step}; a checkpoint is saved." in capsys.readouterr().out

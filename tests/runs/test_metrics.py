@@ -187,6 +187,17 @@ def test_every_metric_that_a_run_writes_is_explained(name, made):
     assert [key for key in last(made(name)) if not explained(key)] == []
 
 
+def test_a_support_that_is_too_narrow_is_said_in_the_run_and_in_its_report(tmp_path, capfd):
+    """Returns of Pendulum reach -1,500 and more."""
+    small = {"hidden": (8,), "critic_hidden": (8,), "batch": 8, "replay_start": 100, "update_every": 4, "rows": 5}
+    settings = {"preset": "none", "steps": 300, "envs": 1, "evaluations": 0, "backend": "numpy", **small}
+    for name, low, said in (("narrow", -15.0, 1), ("wide", -2_500.0, 0)):
+        run = cavalcade.train("d4pg", "Pendulum-v1", out=tmp_path / name, value_low=low, value_high=5.0, **settings)
+        remarks = json.loads((run.path / "report.json").read_text())["remarks"]
+        assert len(remarks) == said and all("lower --value-low or a higher --value-high" in each for each in remarks)
+        assert ("outside their atoms" in "".join(capfd.readouterr())) == bool(said)
+
+
 def test_the_guide_explains_every_metric():
     text = (ROOT / "docs" / "guide.md").read_text()
     table = text.partition("| metric | TensorBoard | what it is |\n| --- | --- | --- |\n")[2].partition("\n\n")[0]

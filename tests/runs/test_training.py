@@ -23,6 +23,7 @@ from cavalcade.records.metric_names import tag
 ROOT = Path(__file__).parents[2]
 TIMED = ("time", "steps_per_second", "frames_per_second", "updates_per_second")  # and time_<role>: all that may differ
 
+CRITICS = {"hidden": (8,), "critic_hidden": (8,), "batch": 8, "replay_start": 64, "replay_size": 2_000}
 # Much learning in few steps: torch's recorded updates set in after 40, so both ways to compute are in each run.
 CASES = {
     "dqn": ("dqn", "CartPole-v1", {"steps": 2_000, "replay_start": 200}),
@@ -30,13 +31,18 @@ CASES = {
     "ppo": ("ppo", "CartPole-v1", {"steps": 4_000, "unroll": 32}),
     "recurrent ppo": ("ppo", "cavalcade/CartPoleNoVelocity-v1", {"steps": 800, "unroll": 4, "epochs": 2, "memory": 16}),
 }
+CONTINUOUS = {  # killed only; all of them go on exactly in test_continuous_runs.py
+    "sac": ("sac", "Pendulum-v1", {**CRITICS, "steps": 800}),
+    "apex-dpg": ("apex-dpg", "Pendulum-v1", {**CRITICS, "steps": 1_000, "update_every": 8, "backend": "numpy"}),
+    "seed-sac": ("seed-sac", "Pendulum-v1", {**CRITICS, "steps": 1_000, "update_every": 8, "backend": "numpy"}),
+}
 BRIEF = {"evaluations": 2, "evaluation_episodes": 2, "rows": 40}
 SMALL = {"backend": "numpy", "envs": 4, "hidden": (8,)}  # no framework to import: quick to start
 SMALL_PPO = {**SMALL, "unroll": 16, "epochs": 1}
 
 
 def train(case: str, out: Path, **changes) -> Run:
-    system, environment, settings = CASES[case]
+    system, environment, settings = {**CASES, **CONTINUOUS}[case]
     return cavalcade.train(system, environment, out=out, display=False, **{**BRIEF, **settings, "seed": 1, **changes})
 
 
@@ -267,9 +273,9 @@ def newest(run: Path) -> int:
     return max((int(path.name[5:]) for path in run.glob("checkpoints/step-*")), default=0)
 
 
-@pytest.mark.parametrize("case", ["dqn", "ppo", "recurrent ppo"])
+@pytest.mark.parametrize("case", ["dqn", "ppo", "recurrent ppo", *CONTINUOUS])
 def test_a_killed_run_ends_in_the_bits_of_one_that_was_not(case, finished, tmp_path, capsys):
-    system, environment, settings = CASES[case]
+    system, environment, settings = {**CASES, **CONTINUOUS}[case]
     given = options({**BRIEF, **settings, "seed": 1, "checkpoint_seconds": 0.1})
     kept = kill_in_the_middle(tmp_path / "run", "train", system, environment, "--out", tmp_path / "run", *given)
     assert 0 < kept < settings["steps"]

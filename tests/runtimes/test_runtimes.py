@@ -82,6 +82,19 @@ def assert_it_goes_on(run):
     assert last["step"] >= step + 500 and last["updates"] > updates
 
 
+@pytest.mark.xdist_group("ray")
+def test_so_many_updates_are_made_for_each_step_on_ray(tmp_path, one_ray):
+    """Two for each that is in the table, after the first 50, up to those of one step of an actor's environments. The
+    table may not have all steps: items can be on their way to it when a run ends."""
+    critics = {"critic_hidden": (8,), "replay_size": 500, "replay_start": 50, "batch": 8, "update_every": 0.5}
+    settings = {**SMALL, **critics, "steps": 200, "rows": 5, "evaluations": 0}
+    run = cavalcade.train("sac", "Pendulum-v1", runtime="ray", out=tmp_path / "run", display=False, **settings)
+    with SavedTables(run.path).open(0) as (table, version):
+        counted = table.limiter
+        assert counted.inserts > 50 and abs(version - 2 * (counted.inserts - 50)) <= 2 * 2
+        assert counted.samples - 8 * version in (0, 8)
+
+
 @pytest.mark.parametrize("system", ["apex-dqn", "impala"])
 def test_in_one_process_a_run_repeats_itself_bit_for_bit(system, tmp_path):
     kept = []
