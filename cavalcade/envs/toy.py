@@ -2,7 +2,7 @@
 
 `Corridor` has values in closed form and can end in every way an episode can end. Its observations hold the number of
 their episode, so a stored pair that crosses an episode is visible. `MaskedBandit` raises on illegal actions.
-`CartPoleNoVelocity` can only be solved with a recurrent model.
+`CartPoleNoVelocity` and `MemoryChain` can only be solved with a recurrent model.
 """
 
 from typing import Any
@@ -137,12 +137,44 @@ class CartPoleNoVelocity(CartPoleEnv):
         return observation[::2].copy(), reward, terminated, truncated, info
 
 
+class MemoryChain(gym.Env):
+    """The first observation says which of two actions is right in the last of `length` steps.
+
+    That action pays 1 and the other -1; no other step pays, and no other action matters. Observations are [cue, share
+    of the steps that are done]: the cue is -1 or 1 at first (action 0 or 1 will be right) and 0 afterwards. A policy
+    without memory earns 0 in the mean, whatever it does.
+    """
+
+    metadata = {"render_modes": []}
+
+    def __init__(self, length: int = 20, render_mode: str | None = None) -> None:
+        if length < 2:
+            raise UserError(f"A MemoryChain needs a length of at least 2, but {length} was given; try length=20.")
+        self.render_mode = render_mode
+        self._length = length
+        self.observation_space = gym.spaces.Box(-1.0, 1.0, (2,), np.float32)
+        self.action_space = gym.spaces.Discrete(2)
+
+    def reset(self, *, seed: int | None = None, options: dict | None = None) -> tuple[np.ndarray, dict]:
+        super().reset(seed=seed)
+        self._step = 0
+        self._right = int(self.np_random.integers(2))
+        return np.array([2.0 * self._right - 1.0, 0.0], np.float32), {}
+
+    def step(self, action: Any) -> tuple[np.ndarray, float, bool, bool, dict]:
+        self._step += 1
+        over = self._step == self._length
+        reward = 0.0 if not over else 1.0 if int(action) == self._right else -1.0
+        return np.array([0.0, self._step / self._length], np.float32), reward, over, False, {}
+
+
 def register() -> None:
     """Make the toys known to Gymnasium; a second call changes nothing."""
     known = {
         "cavalcade/Corridor-v0": (Corridor, None),
         "cavalcade/MaskedBandit-v0": (MaskedBandit, None),
         "cavalcade/CartPoleNoVelocity-v1": (CartPoleNoVelocity, 500),
+        "cavalcade/MemoryChain-v0": (MemoryChain, None),
     }
     for name, (entry_point, limit) in known.items():
         if name not in gym.registry:

@@ -81,6 +81,28 @@ def vtrace(
     return values[:-1] + accumulated, advantage
 
 
+def retrace(
+    xp: Any,
+    reward: Any,
+    discount: Any,
+    taken: Any,
+    expected: Any,
+    valid: Any,
+    log_rho: Any,
+    lambda_: float = 1.0,
+) -> Any:
+    """[T, B]: targets of the values Q(s, a) of the actions taken, from actions of another policy (Munos 2016).
+
+    `taken` [T, B] is Q(s_t, a_t), `expected` [T+1, B] the mean of Q(s_t, .) under the policy pi that is learned about,
+    `log_rho` [T, B] log pi(a_t) - log mu(a_t), where mu acted. A correction reaches back over an action by the share
+    lambda min(1, pi / mu) of it; the action in row t itself is not weighted, because Q(s_t, a_t) is given it.
+    """
+    taken, expected, log_rho = (xp.stop_gradient(x) for x in (taken, expected, log_rho))
+    trace = valid * lambda_ * clipped_ratio(xp, log_rho, 1.0)
+    error = valid * (reward + discount * expected[1:] - taken)
+    return taken + _accumulate(xp, error, valid * discount * _of_successor(xp, trace))
+
+
 def _td_error(reward: Any, discount: Any, values: Any) -> Any:
     """The temporal-difference errors [T, B]."""
     return reward + discount * values[1:] - values[:-1]
