@@ -36,6 +36,18 @@ EPISODES = 100
 JUDGED_BY = 12_345  # seed of the judging episodes; the best policy of a run is chosen on episodes of the run's own seed
 # of a config: what does not change how a run learns, where a value came from, and the seed, which the folder names
 ASIDE = ("format", "versions", "seed", "threads", "preset")
+# settings that algorithms got after runs had been judged, with the value that stands for how runs were before; where a
+# run has this value its fingerprint is that of the older runs, which count for it
+LATER: dict[str, dict[str, Any]] = {
+    "dqn": {
+        "squared": False,
+        "value": "scalar",
+        "atoms": 51,
+        "value_low": -100.0,
+        "value_high": 100.0,
+        "quantiles": 200,
+    },
+}
 CAVALCADE = ("nice", sys.executable, "-m", "cavalcade")
 
 
@@ -79,6 +91,9 @@ class Job:
     def fingerprint(self) -> str:
         """Eight letters for the settings of the run and how it is judged, the same for all seeds."""
         config = {name: value for name, value in config_of(self.command).items() if name not in ASIDE}
+        later = LATER.get(find(config["system"]).algorithm, {})
+        chosen = config["algorithm"].items()
+        config["algorithm"] = {name: value for name, value in chosen if name not in later or value != later[name]}
         text = json.dumps({"episodes": self.episodes, **config}, sort_keys=True, default=str)
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 

@@ -298,3 +298,10 @@ def test_a_run_on_atari_is_told_with_its_goal(name, tmp_path, monkeypatch):
 def test_what_was_chosen_on_some_seeds_is_learned_on_others():
     continuous = [row for row in learn.ROWS if systems.find(row.command.split()[0]).algorithm in ("ddpg", "sac", "mpo")]
     assert len(continuous) == 14 and all(row.jobs[0].seed == 10 and len(row.jobs) == row.seeds for row in continuous)
+
+
+def test_settings_that_came_later_leave_older_fingerprints_as_they_were(tmp_path):
+    command = "dqn LunarLander-v3 --steps 300000 --preset none"
+    assert Job("", command, 10, tmp_path).fingerprint == "54b6cfd3"
+    others = {Job("", f"{command} {more}", 10, tmp_path).fingerprint for more in ("--squared true", "--value c51")}
+    assert len(others | {"54b6cfd3"}) == 3

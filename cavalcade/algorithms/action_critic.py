@@ -16,7 +16,7 @@ from cavalcade.config import setting
 from cavalcade.errors import UserError, require_at_least
 from cavalcade.experience import SMALLEST_PRIORITY, Experience, NStep, Replay
 from cavalcade.networks import ACTIVATIONS, CONVOLUTIONS, Model, Network, Torso, build, conditioned, linear, mlp
-from cavalcade.ops.atoms import Atoms
+from cavalcade.ops.atoms import OUTSIDE, Atoms
 from cavalcade.ops.bounds import Bounds, require_bounds
 from cavalcade.ops.distributions import draw_noise
 from cavalcade.optimiser import Group, Optimiser
@@ -24,7 +24,6 @@ from cavalcade.specs import EnvSpec
 from cavalcade.tree import Tree
 
 SHARED = "shared"  # the torso of all heads if observations are images: only critics change it
-OUTSIDE = "outside_support"  # the metric: share of the targets' probability that lies beyond the atoms
 
 
 @dataclass(frozen=True)

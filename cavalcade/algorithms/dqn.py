@@ -3,6 +3,8 @@
 Settings add double Q-learning (van Hasselt 2016), the dueling network (Wang 2016), n-step targets (Sutton 1988) and
 prioritised replay (Schaul 2016):
     y = R_n + discount * Q_target(s', argmax_a Q(s', a)),    loss = huber(y - Q(s, a)).
+What is learned for each action is its mean return, or with `value` the distribution of returns, on atoms (C51,
+Bellemare 2017) or as quantiles (QR-DQN, Dabney 2018). Priorities are the errors of the means, whatever the head.
 Ape-X (Horgan 2018) adds actors that do not wait for the learner: each environment explores at its own rate, and the
 first priority of an item comes from the values that its actor computed.
 """
@@ -13,11 +15,11 @@ from typing import Any
 import numpy as np
 
 from cavalcade.algorithms.contract import Acted, Algorithm, Clock, Forward, Loss, Target
+from cavalcade.algorithms.value_heads import HEADS, Categorical, Quantiles, Scalar, ValueHead
 from cavalcade.config import setting
 from cavalcade.errors import UserError, require_at_least
 from cavalcade.experience import SMALLEST_PRIORITY, Experience, NStep, Replay
 from cavalcade.networks import ACTIVATIONS, CONVOLUTIONS, Model, Network, Torso, build, dueling, linear
-from cavalcade.ops.losses import huber
 from cavalcade.optimiser import NAMES as OPTIMISERS
 from cavalcade.optimiser import Optimiser
 from cavalcade.specs import MASK, EnvSpec
@@ -43,6 +45,7 @@ class DQN(Algorithm):
     target_period: int = setting(250, "updates between copies into the target network", "learning", at_least=1)
     n_step: int = setting(3, "rewards that are summed before the value of what follows counts", "learning", at_least=1)
     double: bool = setting(True, "the network chooses, the target network judges (van Hasselt 2016)", "learning")
+    squared: bool = setting(False, "the squared error, instead of Huber's, for means alone", "learning")
     max_gradient_norm: float = setting(
         10.0, "gradients are scaled down to this norm; 0 leaves them as they are", "learning", at_least=0
     )
@@ -87,6 +90,16 @@ class DQN(Algorithm):
     convolution: str = setting("auto", "the CNN for images; auto: by their size", "network", words=CONVOLUTIONS)
     dueling: bool = setting(True, "value and advantages apart (Wang 2016)", "network")
     normalise_observations: bool = setting(False, "by their running mean and deviation; images are not", "network")
+    value: str = setting(
+        "scalar",
+        "what is learned of returns: their mean, or their distribution on atoms or as quantiles",
+        "network",
+        words=HEADS,
+    )
+    atoms: int = setting(51, "of c51", "network", at_least=2)
+    value_low: float = setting(-100.0, "the lowest return that atoms can hold, discounted", "network")
+    value_high: float = setting(100.0, "the highest", "network")
+    quantiles: int = setting(200, "of each distribution of returns", "network", at_least=1)
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -96,6 +109,18 @@ class DQN(Algorithm):
                 "--epsilon-decay multiplicative needs --epsilon-start and --epsilon-end above 0; or use linear."
             )
 
+        if self.value_low >= self.value_high:
+            raise UserError("--value-low has to be below --value-high.")
+        if self.squared and self.value != "scalar":
+            raise UserError(f"--squared needs --value scalar: the loss of --value {self.value} is its own.")
+
+    @property
+    def head(self) -> ValueHead:
+        """What describes the returns of each action."""
+        if self.value == "c51":
+            return Categorical(self.value_low, self.value_high, self.atoms)
+        return Quantiles(self.quantiles) if self.value == "quantiles" else Scalar(self.squared)
+
     def model(self, spec: EnvSpec, network: Network | None = None) -> Model:
         if spec.action.kind != "discrete":
             raise UserError(
@@ -103,8 +128,12 @@ class DQN(Algorithm):
             )
         actions = spec.action.logits
         torso = Torso(self.hidden, self.activation, self.convolution, "uniform")
-        head = dueling if self.dueling else linear
-        heads = {"q": lambda features: head(features, actions)}
+        size = self.head.size
+        heads = {
+            "q": lambda features: (
+                dueling(features, actions, size=size) if self.dueling else linear(features, size * actions)
+            )
+        }
         return build(spec, torso, heads, normalise=self.normalise_observations, network=network)
 
     def experience(self) -> Experience:
@@ -150,7 +179,7 @@ class DQN(Algorithm):
         self, xp: Any, spec: EnvSpec, forward: Forward, obs: Tree, carry: Tree, first: Any, noise: Tree | None
     ) -> Acted:
         outputs, carry = forward(obs, carry, first)
-        q = legal(xp, outputs["q"], obs)
+        q = legal(xp, self.head.means(xp, outputs["q"]), obs)
         best = xp.argmax(q, axis=-1)
         if noise is None:
             return Acted(best, {}, carry)
@@ -170,16 +199,19 @@ class DQN(Algorithm):
     def loss(
         self, xp: Any, spec: EnvSpec, forward: Forward, target: Any, samples: Tree, noise: Tree, coefficients: Tree
     ) -> Loss:
-        q_tm1 = forward(samples["obs"])[0]["q"]  # [B, A]
-        q_t = xp.no_gradient(target, samples["next_obs"])[0]["q"]
-        chooser = xp.no_gradient(forward, samples["next_obs"])[0]["q"] if self.double else q_t
+        head = self.head
+        now = forward(samples["obs"])[0]["q"]  # [B, size * A]
+        after = xp.no_gradient(target, samples["next_obs"])[0]["q"]
+        q_tm1, q_t = head.means(xp, now), head.means(xp, after)  # [B, A]
+        chooser = head.means(xp, xp.no_gradient(forward, samples["next_obs"])[0]["q"]) if self.double else q_t
         a_t = xp.argmax(legal(xp, chooser, samples["next_obs"]), axis=-1)
         goal = samples["reward"] + samples["discount"] * xp.pick(q_t, a_t)
         error = goal - xp.pick(q_tm1, samples["action"])
         weight = samples.get("weight")  # [B], only if draws are prioritised
-        loss = xp.mean(huber(xp, error) if weight is None else weight * huber(xp, error))
+        losses, metrics = head.losses(xp, (now, samples["action"]), (after, a_t), error, samples)
+        loss = xp.mean(losses if weight is None else weight * losses)
         priority = None if weight is None else xp.abs(error) + SMALLEST_PRIORITY
-        return Loss(loss, {"loss": loss, "q": xp.mean(q_tm1), "error": xp.mean(xp.abs(error))}, priority)
+        return Loss(loss, {"loss": loss, "q": xp.mean(q_tm1), "error": xp.mean(xp.abs(error)), **metrics}, priority)
 
 
 def legal(xp: Any, q: Any, obs: Tree) -> Any:

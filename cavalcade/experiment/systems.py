@@ -43,6 +43,18 @@ _NATURE = {
     "clip_rewards": True,
 }
 
+# Bellemare 2017, section 5 and appendix; Dabney 2018, section "Evaluation on Atari 2600". Else as the Nature paper.
+_C51_PIXELS = {
+    **_NATURE,
+    "value_low": -10.0,
+    "value_high": 10.0,
+    "optimiser_name": "adam",
+    "optimiser_epsilon": 0.01 / 32,
+    "epsilon_end": 0.01,
+}
+_QR_PIXELS = {**_NATURE, "optimiser_name": "adam", "learning_rate": 5e-5, "optimiser_epsilon": 0.01 / 32}
+_QR_PIXELS |= {"epsilon_end": 0.01}
+
 # Nair 2015, section 4: the settings of the Nature paper, with AdaGrad. The paper names no rate; this one is not tuned.
 _GORILA_PIXELS = {**_NATURE, "optimiser_name": "adagrad", "learning_rate": 1e-3, "optimiser_epsilon": 1e-10}
 
@@ -196,6 +208,25 @@ SYSTEMS |= {
         "Clemente et al. 2017, Efficient parallel methods for deep reinforcement learning",
         "advantage actor-critic in lock step, one policy for all environment workers",
         pixels=_A3C_PIXELS,
+    ),
+}
+
+SYSTEMS |= {
+    "c51": System(
+        "dqn",
+        "sync",
+        "Bellemare et al. 2017, A distributional perspective on reinforcement learning",
+        "dqn with distributions of returns on atoms",
+        settings={"value": "c51"},
+        pixels=_C51_PIXELS,
+    ),
+    "qr-dqn": System(
+        "dqn",
+        "sync",
+        "Dabney et al. 2018, Distributional reinforcement learning with quantile regression",
+        "dqn with distributions of returns as quantiles",
+        settings={"value": "quantiles"},
+        pixels=_QR_PIXELS,
     ),
 }
 

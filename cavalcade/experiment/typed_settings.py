@@ -75,7 +75,7 @@ KINDS: dict[str, type] = {
 
 @overload
 def settings(
-    system: Literal["dqn", "apex-dqn", "gorila-dqn"],
+    system: Literal["dqn", "apex-dqn", "gorila-dqn", "c51", "qr-dqn"],
     environment: Any = None,
     options: dict | None = None,
     **changed: Any,

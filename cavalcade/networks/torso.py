@@ -91,15 +91,20 @@ def as_vector(xp: Any, leaf: Leaf, x: Any) -> Any:
 # --- heads and memory -----------------------------------------------------------------------------------------
 
 
-def dueling(inputs: int, actions: int, initialiser: str = "uniform") -> Network:
-    """Features [N, inputs] -> values [N, actions]. Wang 2016: Q = V + A - mean A, a fixed linear map of (V, A)."""
-    both = linear(inputs, 1 + actions, initialiser)
+def dueling(inputs: int, actions: int, initialiser: str = "uniform", size: int = 1) -> Network:
+    """Features [N, inputs] -> values [N, actions]. Wang 2016: Q = V + A - mean A, a fixed linear map of (V, A). With a
+    `size` above 1 each value is so many numbers, [N, size * actions], of which each is joined by itself."""
+    both = linear(inputs, size * (1 + actions), initialiser)
     to_q = np.concatenate([np.ones((1, actions)), np.eye(actions) - 1.0 / actions]).astype(np.float32)  # [1 + A, A]
 
     def apply(xp: Any, params: Tree, x: Any) -> Any:
-        return both.apply(xp, params, x) @ xp.asarray(to_q)
+        y = both.apply(xp, params, x)
+        if size == 1:
+            return y @ xp.asarray(to_q)
+        joined = xp.reshape(y, (x.shape[0] * size, 1 + actions)) @ xp.asarray(to_q)
+        return xp.reshape(joined, (x.shape[0], size * actions))
 
-    return Network(both.init, apply, actions)
+    return Network(both.init, apply, size * actions)
 
 
 def conditioned(features: int, inputs: dict[str, int], make: Callable[[int], Network]) -> Network:

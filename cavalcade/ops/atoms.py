@@ -4,6 +4,7 @@ from typing import Any
 
 import numpy as np
 
+OUTSIDE = "outside_support"  # the metric: share of the targets' probability that lies beyond the atoms
 _NEAR = 1e-3  # share of the distance between atoms by which rounding may carry a target beyond the support
 
 

@@ -25,6 +25,7 @@ CHOICES = {  # for words, another one that means something
     "kl_rule": ["ppo", "rllib", "heess"],
     "correction": ["vtrace", "one-step", "epsilon", "none"],
     "epsilon_decay": ["linear", "multiplicative"],
+    "value": ["scalar", "c51", "quantiles"],
 }
 
 
@@ -78,6 +79,8 @@ WITH = {
     "smoothing_bound": {"smoothing": 0.2},
     "epsilon": {"epsilon": 1e-6},
     "epsilon_mean": {"epsilon_mean": 1e-9},
+    "quantiles": {"value": "quantiles"},
+    **{("dqn", name): {"value": "c51"} for name in ("atoms", "value_low", "value_high")},
 }
 GAUSSIAN = ("initial_deviation", "noise_correlation")  # which matter for continuous actions
 
@@ -121,7 +124,7 @@ def effects(name: str, environment: str, settings: dict) -> list:
 def test_every_setting_changes_something(name):
     idle = []
     for field, value in [(field, value) for kind, field, value in CHANGES if kind == name]:
-        before = WITH.get(field, {})
+        before = WITH.get((name, field), WITH.get(field, {}))
         before = before.get(name, {}) if field == "replay_size" else before
         if field in before:  # a value at which it binds, against its default
             before, value = {}, before[field]

@@ -26,6 +26,10 @@ PENALTY = {"surrogate": "penalty", "kl_target": 0.1}
 IMPALA = {**ON_POLICY, "batch": 4}
 CASES = {
     "dqn": ("dqn", "CartPole-v1", DQN),
+    "c51": ("c51", "CartPole-v1", {**DQN, "atoms": 11, "value_low": -3.0, "value_high": 3.0}),
+    "quantiles": ("qr-dqn", "CartPole-v1", {**DQN, "quantiles": 8}),
+    "quantiles, not dueling": ("qr-dqn", "CartPole-v1", {**DQN, "quantiles": 8, "dueling": False, "double": False}),
+    "dqn, squared": ("dqn", "CartPole-v1", {**DQN, "squared": True}),
     "a2c": ("a2c", "CartPole-v1", ON_POLICY),
     "impala": ("impala", "CartPole-v1", IMPALA),
     "ppo": ("ppo", "CartPole-v1", PPO),
