@@ -110,6 +110,7 @@ ROWS = [
         for name in ("c51", "qr-dqn")
         for task, wanted in (("CartPole-v1", 475), ("Acrobot-v1", -90))
     ),
+    Row("pg CartPole", "pg CartPole-v1 --steps 500000", 450, first=10),
     Row("sac MountainCarContinuous", "sac MountainCarContinuous-v0 --steps 100000", 90, seeds=3, first=10),
     Row("td3 MountainCarContinuous", "td3 MountainCarContinuous-v0 --steps 300000", 90, seeds=1, first=10),
     Row("sac LunarLanderContinuous", "sac LunarLanderContinuous-v3 --steps 200000", 200, seeds=3, first=10),

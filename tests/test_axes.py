@@ -34,7 +34,7 @@ ROOMS = (
 )
 DOORS = {  # rooms that are a collection: each of these files is a face of its own
     "ops": ("atoms", "bounds", "distributions", "losses", "mpo", "penalty", "quantiles", "returns"),
-    "algorithms": ("dqn", "a2c", "ppo", "impala", "ddpg", "sac", "mpo"),
+    "algorithms": ("dqn", "a2c", "ppo", "impala", "ddpg", "sac", "mpo", "pg"),
     "architectures": ("a3c", "apex", "dppo", "ga3c", "gorila", "impala", "paac", "seed", "sync"),
     "backends": ("devices", "numpy_backend", "threads"),
     "runtimes": ("inprocess", "processes", "ray"),

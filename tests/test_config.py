@@ -105,7 +105,7 @@ def test_algorithms_are_frozen(name):
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_declares_what_architectures_ask(name):
     algorithm = ALGORITHMS[name]()
-    assert algorithm.max_lag in (0, None) and (algorithm.target() is None) == (name in ("a2c", "ppo", "impala"))
+    assert algorithm.max_lag in (0, None) and (algorithm.target() is None) == (name in ("a2c", "ppo", "impala", "pg"))
     continuous = example(HOME[name]) == "Pendulum-v1"
     actions = gym.spaces.Box(-2, 2, (3,)) if continuous else gym.spaces.Discrete(3)
     model = algorithm.model(EnvSpec("", observation_spec(gym.spaces.Box(-1, 1, (4,))), action_spec(actions)))

@@ -89,12 +89,15 @@ class ActorCritic(Algorithm):
             if given and spec.action.kind != "box":
                 actions = f"{spec.environment} has {spec.action.kind} actions"
                 raise UserError(f"--{name} is for Gaussian policies, but {actions}; leave it out.")
-        heads = {
+        torso = Torso(self.hidden, self.activation, self.convolution, "orthogonal")
+        return build(spec, torso, self.heads(spec), self.shared, self.memory, self.normalise_observations, network)
+
+    def heads(self, spec: EnvSpec) -> dict[str, Callable[[int], Network]]:
+        """The heads of the model by name: functions from a number of features to a network."""
+        return {
             "policy": lambda features: policy_head(spec, features, self.initial_deviation),
             "value": lambda features: linear(features, 1, "orthogonal"),
         }
-        torso = Torso(self.hidden, self.activation, self.convolution, "orthogonal")
-        return build(spec, torso, heads, self.shared, self.memory, self.normalise_observations, network)
 
     def item(self) -> Unroll:
         """The unrolls that it learns from."""

@@ -23,6 +23,7 @@ from cavalcade.algorithms.ddpg import DDPG
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.impala import Impala
 from cavalcade.algorithms.mpo import MPO
+from cavalcade.algorithms.pg import PG
 from cavalcade.algorithms.ppo import PPO
 from cavalcade.algorithms.sac import SAC
 from cavalcade.architectures import a3c, apex, dppo, ga3c, gorila, impala, paac, seed, sync
@@ -51,6 +52,7 @@ ALGORITHMS: dict[str, type] = {
     "ddpg": DDPG,
     "sac": SAC,
     "mpo": MPO,
+    "pg": PG,
 }
 ARCHITECTURES: dict[str, tuple[Wiring, Callable[[Parts], Program]]] = {
     "sync": (sync.WIRING, sync.sync),

@@ -306,6 +306,15 @@ SYSTEMS |= {
     ),
 }
 
+SYSTEMS |= {
+    "pg": System(
+        "pg",
+        "sync",
+        "Williams 1992, Simple statistical gradient-following algorithms for connectionist reinforcement learning",
+        "REINFORCE in lock step, with the values as a baseline or without (--no-baseline)",
+    ),
+}
+
 
 _CONTINUOUS = ("ddpg", "sac", "mpo")  # algorithms for a Box of actions; sac takes Discrete ones too
 

@@ -15,6 +15,7 @@ from cavalcade.algorithms.ddpg import DDPG
 from cavalcade.algorithms.dqn import DQN
 from cavalcade.algorithms.impala import Impala
 from cavalcade.algorithms.mpo import MPO
+from cavalcade.algorithms.pg import PG
 from cavalcade.algorithms.ppo import PPO
 from cavalcade.algorithms.sac import SAC
 from cavalcade.config import described
@@ -61,6 +62,11 @@ class MPOSettings(Settings, MPO):
     """Settings of a run and of MPO or DMPO."""
 
 
+@dataclass(frozen=True)
+class PGSettings(Settings, PG):
+    """Settings of a run and of PG."""
+
+
 # by algorithm
 KINDS: dict[str, type] = {
     "dqn": DQNSettings,
@@ -70,6 +76,7 @@ KINDS: dict[str, type] = {
     "ddpg": DDPGSettings,
     "sac": SACSettings,
     "mpo": MPOSettings,
+    "pg": PGSettings,
 }
 
 
@@ -107,6 +114,10 @@ def settings(
 def settings(
     system: Literal["mpo", "dmpo"], environment: Any = None, options: dict | None = None, **changed: Any
 ) -> MPOSettings: ...
+@overload
+def settings(
+    system: Literal["pg"], environment: Any = None, options: dict | None = None, **changed: Any
+) -> PGSettings: ...
 @overload
 def settings(system: str, environment: Any = None, options: dict | None = None, **changed: Any) -> Any: ...
 

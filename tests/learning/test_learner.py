@@ -32,6 +32,8 @@ CASES = {
     "dqn, squared": ("dqn", "CartPole-v1", {**DQN, "squared": True}),
     "a2c": ("a2c", "CartPole-v1", ON_POLICY),
     "impala": ("impala", "CartPole-v1", IMPALA),
+    "pg": ("pg", "CartPole-v1", ON_POLICY),
+    "pg, no baseline": ("pg", "CartPole-v1", {**ON_POLICY, "baseline": False, "gae_lambda": 0.9}),
     "ppo": ("ppo", "CartPole-v1", PPO),
     "recurrent ppo": ("ppo", "CartPole-v1", {**PPO, "memory": 16}),
     "recurrent impala": ("impala", "CartPole-v1", {**IMPALA, "memory": 16, "summed": True}),
