@@ -27,9 +27,10 @@ SEEDS = (10, 11, 12)  # settings are chosen on seeds 0 to 4
 PRESET, DEFAULT = "preset", "default"
 FAST = ("dqn", "apex-dqn", "gorila-dqn", "a2c", "a3c", "ga3c", "paac", "ppo", "dppo", "impala", "seed-impala")
 SLOW = ("ddpg", "td3", "d4pg", "sac", "mpo", "dmpo", "apex-dpg", "seed-sac")  # they make an update for each step
-SYSTEMS = FAST + SLOW
+FEW = ("c51", "qr-dqn", "pg")  # on one task; `learn.py` has more
+SYSTEMS = FAST + SLOW + FEW
 DQNS = ("dqn", "apex-dqn", "gorila-dqn")
-ALONE = ("dqn", "a2c", "ppo", *SLOW[:6])  # in one process; the others with two actors in processes of their own
+ALONE = ("dqn", "a2c", "ppo", *SLOW[:6], *FEW)  # in one process; the others with two actors in processes of their own
 
 # fmt: off
 # thousands of environment steps of each fast system; 0: not run
@@ -42,7 +43,7 @@ OF_FAST: dict[str, tuple[int, ...]] = {
     "MountainCarContinuous-v0":        (   0,    0,    0,    0,    0,    0,    0,  100,    0,    0,    0),
     "LunarLanderContinuous-v3":        (   0,    0,    0,    0,    0,    0,    0,    0,    0,    0,    0),
     "Pendulum-v1":                     (   0,    0,    0,  400,  200,  200,  200,  400,  150,  200,  150),
-    "MinAtar/Breakout-v1":             (1000,   80,   30,  400,  150,  150,  150, 1000,  120,  200,  150),
+    "MinAtar/Breakout-v1":             (1000,   80,   30,  400,  150,  100,  100, 1000,   80,  200,  150),
     "MinAtar/SpaceInvaders-v1":        (1000,    0,    0,    0,    0,    0,    0, 1000,    0,    0,    0),
     "HalfCheetah-v5":                  (   0,    0,    0,    0,    0,    0,    0,  500,    0,    0,    0),
     "cavalcade/CartPoleNoVelocity-v1": (   0,    0,    0,    0,    0,    0,    0,  500,    0, 1000,    0),
@@ -63,8 +64,12 @@ OF_SLOW: dict[str, dict[str, int]] = {
     "HalfCheetah-v5": {"td3": 40, "sac": 40},
 }
 SPEEDS_OF_SLOW = {**dict.fromkeys(SLOW, 100), "mpo": 60, "dmpo": 60}
+OF_FEW = {"CartPole-v1": {"c51": 30, "qr-dqn": 15, "pg": 200}}
+SPEEDS_OF_FEW = {"c51": 400, "qr-dqn": 200, "pg": 6000}
 BUDGETS: dict[str, dict[str, int]] = {  # by task and system, those that are run
-    task: {name: n for name, n in {**dict(zip(FAST, row)), **OF_SLOW.get(task, {})}.items() if n}
+    task: {
+        name: n for name, n in {**dict(zip(FAST, row)), **OF_SLOW.get(task, {}), **OF_FEW.get(task, {})}.items() if n
+    }
     for task, row in OF_FAST.items()
 }
 START = 15.0  # seconds until a run begins to learn, and of judging it
@@ -130,11 +135,11 @@ class Row:
     def expected(self) -> float:
         """Seconds of one seed: training at the system's speed, start and judging."""
         fast = SPEEDS_OF_FAST["images" if "MinAtar" in self.task else "vectors"]
-        return START + self.steps / {**dict(zip(FAST, fast)), **SPEEDS_OF_SLOW}[self.system]
+        return START + self.steps / {**dict(zip(FAST, fast)), **SPEEDS_OF_SLOW, **SPEEDS_OF_FEW}[self.system]
 
     @cached_property
     def jobs(self) -> list[Job]:
-        """One for each seed; `learn.py` has more seeds of the slow systems."""
+        """One for each seed; `learn.py` has more seeds of those that have one here."""
         many = self.goal or (self.settings == PRESET and self.system in FAST)
         seeds = SEEDS if many else SEEDS[:1]
         label = f"{self.task} {self.system} {self.settings}"

@@ -3,8 +3,8 @@
     R_t = r_t + discount r_{t+1} + ...,    loss = -log pi(a|s) (R - V) + value_cost / 2 (R - V)^2 - entropy_cost H(pi).
 
 With a baseline the value takes the place of the rewards after the end of the unroll, and with `gae_lambda` below 1 of
-earlier ones too. Without one there is no V: rewards after the end of the unroll, or after a time limit, count as 0, as
-in the PG of RLlib. So unrolls should be about as long as episodes.
+earlier ones too. Without one there is no V: rewards after the end of the unroll, or after a time limit, count as
+0. So unrolls should be about as long as episodes.
 """
 
 from collections.abc import Callable

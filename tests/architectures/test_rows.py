@@ -19,6 +19,7 @@ SMALL = {
     "dqn": {"hidden": (16,), "replay_size": 2_000, "replay_start": 100, "batch": 16, "target_period": 20},
     "a2c": {"hidden": (16,), "unroll": 8},
     "ppo": {"hidden": (16,), "unroll": 8},
+    "pg": {"hidden": (16,), "unroll": 8},
     "impala": {"hidden": (16,), "unroll": 8, "batch": 10},
 }
 CRITICS = {"hidden": (8,), "critic_hidden": (8,), "replay_size": 2_000, "replay_start": 32, "batch": 8}

@@ -5,6 +5,7 @@ import os
 import struct
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -33,6 +34,7 @@ def stopped_and_resumed(folder: Path, logger) -> Run:
     """A run of two sittings, logged in both by a logger of their own."""
     run = cavalcade.train("ppo", "CartPole-v1", out=folder / "pole", callbacks=[logger(), Odd()], **BRIEF)
     assert len(run.rows()) == 2
+    time.sleep(1.1)  # W&B names the files of a sitting by the second in which it began
     return cavalcade.resume(run.path, callbacks=[logger()], display=False)
 
 
