@@ -74,7 +74,7 @@ def _belongs(line: "Line", task: str, side: str) -> bool:
 
 def _style(n: int, name: str) -> dict[str, Any]:
     again, colour = divmod(n, len(COLOURS))
-    return {"color": COLOURS[colour], "linestyle": ("-", "--", ":")[again], "label": name}
+    return {"color": COLOURS[colour], "linestyle": ("-", "--", ":", "-.")[again], "label": name}
 
 
 def _draw_line(axes: "Axes", runs: Sequence[Course], style: dict[str, Any]) -> None:

@@ -43,8 +43,8 @@ _NATURE = {
     "clip_rewards": True,
 }
 
-# Atoms of Bellemare 2017; rates and epsilons are those usual for C51 and QR-DQN, not checked against the papers. All else
-# is the Nature paper's.
+# Atoms of Bellemare 2017; rates and epsilons are those usual for C51 and QR-DQN, not checked against the papers. All
+# else is the Nature paper's.
 _C51_PIXELS = {
     **_NATURE,
     "value_low": -10.0,
